@@ -79,42 +79,9 @@ fi
 rm -f "$log"
 
 # ---- cluster -----------------------------------------------------------------------------------------------------------------
-run=$(mktemp -d "${TMPDIR:-/tmp}/banyan.XXXXXX")
-pids=()
-declare -A pid_of
-stop() {
-    local status=$?
-    trap - EXIT INT TERM
-    [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
-    [ ${#pids[@]} -eq 0 ] || wait "${pids[@]}" 2>/dev/null || true
-    if [ $status -ne 0 ] && compgen -G "$run/*.log" >/dev/null; then
-        echo "quickstart: stopped with status $status; the daemons' last words:" >&2
-        tail -n 5 "$run"/*.log >&2
-    fi
-    rm -rf "$run"
-    exit $status
-}
-trap stop EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-start() { # NAME PROGRAM ARGS…: in the background, its log in the run directory
-    local name=$1
-    shift
-    "$@" >"$run/$name.log" 2>&1 &
-    pids+=($!)
-    pid_of[$name]=$!
-}
-ready() { # NAME: waits for its ready file
-    local i
-    for ((i = 0; i < 600; i++)); do
-        [ -s "$run/$1.ready" ] && return 0
-        kill -0 "${pid_of[$1]}" 2>/dev/null || break
-        sleep 0.05
-    done
-    echo "quickstart: $1 did not start" >&2
-    return 1
-}
+script=quickstart
+# shellcheck source=deploy/loopback.sh
+source "$root/deploy/loopback.sh"
 say "Starting a coordinator and $workers workers on loopback"
 start coordinator "$bin/banyan-coordinator" --listen "unix://$run/coordinator.sock,nng+tcp://127.0.0.1:0" \
     --secret-file "$run/secret" --store "$run/store.db" --ready-file "$run/coordinator.ready"

@@ -60,6 +60,34 @@ uint8_t *worker_layer_part(const struct worker_layer *layer, enum worker_part pa
            (size_t)(row % WORKER_PAGE_TOKENS) * form->row[part];
 }
 
+// A page's part, of all heads, is one copy, and some pages' are one call: a device's launch takes microseconds
+// of the loop's, however little it copies.
+void worker_layer_copy_pages(const struct worker_layer *layer, struct worker_memory *memory, uint8_t *block,
+                             uint32_t tokens)
+{
+    enum { MOST = 64 };
+    const struct worker_form *form = layer->form;
+    struct worker_copy copies[MOST];
+    uint32_t n = 0;
+    for (uint32_t row = 0; row < tokens; row += WORKER_PAGE_TOKENS)
+        for (uint32_t i = 0; i < form->n_parts; i++) {
+            enum worker_part part = form->parts[i];
+            copies[n++] =
+                (struct worker_copy){.to = block + form->in_block.at[part] + (size_t)row * form->row[part],
+                                     .to_pitch = form->in_block.bytes,
+                                     .from = worker_layer_part(layer, part, row, 0),
+                                     .from_pitch = form->in_page.bytes,
+                                     .width = (size_t)WORKER_PAGE_TOKENS * form->row[part],
+                                     .height = form->kv_heads};
+            if (n == MOST) {
+                worker_memory_copy(memory, copies, n);
+                n = 0;
+            }
+        }
+    if (n > 0)
+        worker_memory_copy(memory, copies, n);
+}
+
 // Where a part of a head is in a row that travels: codes of all heads, then scales of all heads.
 static size_t wire_at(const struct worker_form *form, enum worker_part part, uint32_t head)
 {

@@ -72,6 +72,9 @@ void worker_chunk_shed(struct worker_store *store, struct worker_chunk *chunk, u
 // Where a part of a present row of a head is.
 uint8_t *worker_layer_part(const struct worker_layer *layer, enum worker_part part, uint32_t row,
                            uint32_t head);
+// Copies the first `tokens` rows of a layer that lies in pages, whole pages, into a block.
+void worker_layer_copy_pages(const struct worker_layer *layer, struct worker_memory *memory, uint8_t *block,
+                             uint32_t tokens);
 
 // Whether a present row has these bytes. k, v: the row as it travels.
 bool worker_layer_row_equal(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,

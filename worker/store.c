@@ -372,34 +372,6 @@ static bool chunk_unshare(struct worker_store *store, struct worker_chunk *chunk
     return true;
 }
 
-// A page's part, of all heads, is one copy, and some pages' are one call: a device's launch takes microseconds
-// of the loop's, however little it copies.
-static void copy_pages(struct worker_store *store, const struct worker_layer *layer, uint8_t *block,
-                       uint32_t tokens)
-{
-    enum { MOST = 64 };
-    const struct worker_form *form = layer->form;
-    struct worker_copy copies[MOST];
-    uint32_t n = 0;
-    for (uint32_t row = 0; row < tokens; row += WORKER_PAGE_TOKENS)
-        for (uint32_t i = 0; i < form->n_parts; i++) {
-            enum worker_part part = form->parts[i];
-            copies[n++] =
-                (struct worker_copy){.to = block + form->in_block.at[part] + (size_t)row * form->row[part],
-                                     .to_pitch = form->in_block.bytes,
-                                     .from = worker_layer_part(layer, part, row, 0),
-                                     .from_pitch = form->in_page.bytes,
-                                     .width = (size_t)WORKER_PAGE_TOKENS * form->row[part],
-                                     .height = form->kv_heads};
-            if (n == MOST) {
-                worker_memory_copy(store->memory, copies, n);
-                n = 0;
-            }
-        }
-    if (n > 0)
-        worker_memory_copy(store->memory, copies, n);
-}
-
 // Turns the pages of a full layer into one block. When memory is short it stays as it is, which only costs
 // speed.
 static void make_block(struct worker_store *store, struct worker_chunk *chunk, struct worker_layer *layer)
@@ -418,7 +390,7 @@ static void make_block(struct worker_store *store, struct worker_chunk *chunk, s
         worker_memory_release(store->memory, block);
         return;
     }
-    copy_pages(store, layer, block, chunk->shape->chunk_tokens);
+    worker_layer_copy_pages(layer, store->memory, block, chunk->shape->chunk_tokens);
     for (uint32_t p = 0; p < pages; p++) {
         chunk_retire(store, chunk, nodes[p], layer->pages[p]);
         layer->pages[p] = NULL;

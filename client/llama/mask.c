@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/llama/mask.h"
 
-#include <math.h>
-#include <string.h>
-
 enum { SEEN = 0, HIDDEN = 0xfc00 }; // float16: 0, -inf
 
 static const char mixed[] =
