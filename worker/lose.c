@@ -30,6 +30,7 @@ enum common_code worker_session_without(struct worker_map *sessions, struct work
         chunk->first = worker_chunk_first(entry->chunk);
         chunk->compute = entry->compute;
         chunk->incoming = entry->incoming;
+        chunk->copy = entry->copy;
         pointers[request.n_chunks++] = chunk;
     }
     request.session = session->id;

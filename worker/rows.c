@@ -58,7 +58,7 @@ static enum common_code put_sizes(const struct worker_session *session,
     return COMMON_OK;
 }
 
-// Cuts the range into pieces, one a chunk; where two chunks overlap, the newer one (a truncation is going
+// Cuts the range into pieces, one a chunk; none for a copy beside another (a truncation is going
 // on). FAILED_PRECONDITION when a part of it is not held here.
 static enum common_code put_pieces(const struct worker_session *session,
                                    const Banyan__Pb__ChunkPutRequest *body,
@@ -74,8 +74,7 @@ static enum common_code put_pieces(const struct worker_session *session,
     *n = 0;
     for (uint32_t i = from; i < from + span && done < body->count; i++) {
         struct worker_chunk *chunk = session->chunks[i].chunk;
-        if (i + 1 < from + span &&
-            worker_chunk_first(session->chunks[i + 1].chunk) == worker_chunk_first(chunk))
+        if (session->chunks[i].copy)
             continue;
         if (worker_chunk_first(chunk) > body->first + done)
             break;
@@ -158,19 +157,10 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
 
 // ---- commit, abort ------------------------------------------------------------------------------
 
-// A truncation is having it made: its rows are those of the chunk beside it, up to where it will cut. It is the newer
-// one of the two; the other one may be computed elsewhere, too.
-static bool is_copy(const struct worker_session *session, uint32_t nth)
-{
-    const struct worker_session_chunk *entry = &session->chunks[nth];
-    uint64_t first = worker_chunk_first(entry->chunk);
-    return !entry->compute && nth > 0 && worker_chunk_first(entry[-1].chunk) == first;
-}
-
 // A commit asks nothing of it.
 static bool leave_out(const struct worker_session *session, uint32_t nth)
 {
-    return session->chunks[nth].incoming || is_copy(session, nth);
+    return session->chunks[nth].incoming || session->chunks[nth].copy;
 }
 
 // Whether all rows of the range that are of chunks held here are committed, appended, or frozen by this

@@ -446,11 +446,13 @@ static enum common_code layout_collect(const struct worker_session *session,
     for (uint32_t i = 0; !request->replace && i < have; i++)
         entries[i] = (struct worker_layout_entry){worker_chunk_id(session->chunks[i].chunk),
                                                   worker_chunk_first(session->chunks[i].chunk),
-                                                  session->chunks[i].compute, session->chunks[i].incoming};
+                                                  session->chunks[i].compute, session->chunks[i].incoming,
+                                                  session->chunks[i].copy};
     for (size_t i = 0; i < request->n_chunks; i++)
         entries[have + i] =
             (struct worker_layout_entry){request->chunks[i]->chunk, request->chunks[i]->first,
-                                         request->chunks[i]->compute, request->chunks[i]->incoming};
+                                         request->chunks[i]->compute, request->chunks[i]->incoming,
+                                         request->chunks[i]->copy};
     *n = have + (uint32_t)request->n_chunks;
     enum common_code code = entries_tidy(entries, n, err);
     if (code != COMMON_OK) {
@@ -494,6 +496,7 @@ static enum common_code layout_install(struct worker_store *store, struct worker
         }
         chunks[i].compute = entries[i].compute;
         chunks[i].incoming = entries[i].incoming;
+        chunks[i].copy = entries[i].copy;
     }
     for (uint32_t i = 0; i < n; i++) {
         *shares = *shares || (has_rows(chunks[i].chunk) &&
@@ -553,15 +556,11 @@ static enum common_code session_create(struct worker_map *sessions, struct worke
     return COMMON_OK;
 }
 
-// A chunk beside another one at its place is a copy that is being made.
 static bool lacks_rows(const struct worker_session *session)
 {
-    for (uint32_t i = 0; i < session->n_chunks; i++) {
-        const struct worker_chunk *chunk = session->chunks[i].chunk;
-        bool copy = i > 0 && worker_chunk_first(session->chunks[i - 1].chunk) == worker_chunk_first(chunk);
-        if (!copy && worker_appended_lacks(session, chunk))
+    for (uint32_t i = 0; i < session->n_chunks; i++)
+        if (!session->chunks[i].copy && worker_appended_lacks(session, session->chunks[i].chunk))
             return true;
-    }
     return false;
 }
 

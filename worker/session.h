@@ -39,6 +39,7 @@ struct worker_session_chunk {
     struct worker_chunk *chunk; // a reference
     bool compute;
     bool incoming; // its rows are being fetched (pull.h): it is no holder yet
+    bool copy;     // a truncation has it made of the chunk beside it: it lacks what will be cut off
 };
 
 struct worker_session {
@@ -75,7 +76,7 @@ struct worker_session {
 
 struct worker_layout_entry {
     uint64_t chunk, first;
-    bool compute, incoming;
+    bool compute, incoming, copy;
 };
 
 // INVALID_ARGUMENT with what is wrong; UNIMPLEMENTED when no kernel here, or not the device, computes it;

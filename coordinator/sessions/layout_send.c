@@ -41,7 +41,8 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
             chunks[i].chunk = chunk->id;
             chunks[i].first = (uint64_t)chunk->index * message->spec->chunk_tokens;
             chunks[i].incoming = sent + i >= message->n - message->incoming;
-            chunks[i].compute = chunk != message->idle && chunk->holder == w;
+            chunks[i].copy = chunk == message->copy;
+            chunks[i].compute = !chunks[i].copy && chunk->holder == w;
             pointers[i] = &chunks[i];
         }
         COMMON_FAILPOINT("layout_sent");
@@ -76,7 +77,7 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
                                            .spec = s->spec,
                                            .chunks = mine,
                                            .n = n,
-                                           .idle = copy,
+                                           .copy = copy,
                                            .incoming = incoming,
                                            .replace = true};
     coordinator_layout_send(w, &m, gather);

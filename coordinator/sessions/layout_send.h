@@ -16,7 +16,7 @@ struct coordinator_layout_message {
     uint32_t n;
     bool replace;
     const struct coordinator_chunk
-        *idle;          // of the chunks, the one that is not to be computed (yet); NULL: none
+        *copy;          // of the chunks, the one that is being made beside another (reshape.h); NULL: none
     uint32_t incoming;  // of the chunks, so many at the end: the worker is no holder of them yet
     uint64_t *lengths;  // [layers] acknowledged; NULL: nothing is said about appends
     uint64_t settled;   // with them: coordinator_session_settled

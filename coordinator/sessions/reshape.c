@@ -376,7 +376,7 @@ static void truncate_copy(void *arg, enum common_code checked, const char *text)
                                                .spec = s->spec,
                                                .chunks = &copy,
                                                .n = 1,
-                                               .idle = copy,
+                                               .copy = copy,
                                                .forgotten = s->floor};
         s->copy = copy;
         for (uint32_t i = 0; i < coordinator_chunk_copies(copy); i++)

@@ -75,7 +75,8 @@ static void tell_layout(struct coordinator_telling *t, struct coordinator_sessio
         *out = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
         out->chunk = chunk->id;
         out->first = (uint64_t)chunk->index * s->spec->chunk_tokens;
-        out->compute = chunk != s->copy && chunk->holder == w;
+        out->copy = chunk == s->copy;
+        out->compute = !out->copy && chunk->holder == w;
         pointers[m.n_chunks++] = out;
         t->holds = t->holds || chunk != s->copy;
     }

@@ -31,6 +31,10 @@ def find():
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
+class Navigated(AssertionError):
+    """The page that was asked has gone: another comes in its place."""
+
+
 class Page:
     def __init__(self, browser, session):
         self.browser, self.session = browser, session
@@ -50,6 +54,12 @@ class Page:
     def go(self, url):
         self.call("Page.navigate", url=url)
 
+    def reload(self):
+        """Until the page that was there is gone."""
+        self.run("window.reloading = true")
+        self.call("Page.reload")
+        self.wait("!window.reloading && document.readyState === 'complete'")
+
     def run(self, expression):
         """The expression's value, as JSON has it; a promise is waited for."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
@@ -58,10 +68,13 @@ class Page:
         return answer["result"].get("value")
 
     def wait(self, expression, seconds=TIMEOUT_S):
-        """Until it is true; what it was then."""
+        """Until it is true; what it was then. The page may go and another come meanwhile."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            value = self.run(f"(() => {{ try {{ const v = {expression}; return v instanceof Node ? true : v }} catch {{ return null }} }})()")
+            try:
+                value = self.run(f"(() => {{ try {{ const v = {expression}; return v instanceof Node ? true : v }} catch {{ return null }} }})()")
+            except Navigated:
+                value = None
             if value:
                 return value
             time.sleep(0.05)
@@ -145,7 +158,8 @@ class Browser:
                 raise AssertionError(f"{method}: the browser does not answer")
             answer = self.answers.pop(number)
         if "error" in answer:
-            raise AssertionError(f"{method}: {answer['error']}")
+            gone = any(word in answer["error"]["message"] for word in ("navigated", "context"))
+            raise (Navigated if gone else AssertionError)(f"{method}: {answer['error']}")
         return answer["result"]
 
     def page(self, width=1280, height=800, dark=False, scale=1):

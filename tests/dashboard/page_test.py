@@ -115,7 +115,7 @@ class Real(Page):
         said = "[...document.querySelectorAll('.empty')].filter((e) => !e.hidden).map((e) => e.textContent).join()"
         page.wait(f"{said} === 'No session is like that.'")
         page.go(self.cluster.url + "#/sessions?q=" + "a" * 200)
-        page.run("location.reload()")
+        page.reload()
         page.wait(f"/at most 192 bytes/.test({said})")
         page.run("document.querySelector('input[type=search]').value = ''; document.querySelector('input[type=search]').dispatchEvent(new Event('input'))")
         page.wait("/big/.test(document.querySelector('.grid-view').textContent)")

@@ -221,6 +221,37 @@ static void a_truncation_ends_them_all(void **state)
     rows_stop(&s);
 }
 
+// Of a chunk that a truncation has made of another, a commit that is told again asks nothing, wherever its id puts it.
+static void nothing_is_asked_of_a_copy(void **state)
+{
+    (void)state;
+    for (uint64_t id = 50; id < 200; id += 100) {
+        struct setup s;
+        rows_start(&s);
+        Banyan__Pb__LayoutChunk copy = BANYAN__PB__LAYOUT_CHUNK__INIT, *list[1] = {&copy};
+        Banyan__Pb__LayoutSetRequest layout = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+        copy.chunk = id;
+        copy.copy = true;
+        layout.term = TERM;
+        layout.session = SESSION;
+        layout.incarnation = INCARNATION;
+        layout.epoch = EPOCH;
+        layout.chunks = list;
+        layout.n_chunks = 1;
+        assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &layout.base,
+                                      NULL, 0, NULL),
+                         COMMON_OK);
+        assert_int_equal(say(&s, COMMIT, 0, 0, 40), COMMON_OK);
+        assert_int_equal(cluster_put(&s.c, 0, SESSION, 1, 62, 1, 0), COMMON_OK); // not into the copy
+        copy.copy = false;
+        assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &layout.base,
+                                      NULL, 0, NULL),
+                         COMMON_OK);
+        assert_int_equal(say(&s, COMMIT, 0, 0, 40), COMMON_FAILED_PRECONDITION); // now it is a chunk as others
+        rows_stop(&s);
+    }
+}
+
 // As many as there may be; the refused one froze nothing. The memory comes back with the last.
 static void there_is_a_limit(void **state)
 {
@@ -438,6 +469,7 @@ int main(void)
         cmocka_unit_test(what_is_over_for_another_store_stays_frozen),
         cmocka_unit_test(what_is_here_of_a_durable_range_counts),
         cmocka_unit_test(a_truncation_ends_them_all),
+        cmocka_unit_test(nothing_is_asked_of_a_copy),
         cmocka_unit_test(there_is_a_limit),
         cmocka_unit_test(any_order),
         cmocka_unit_test(an_append_that_is_taken_back_leaves_a_commit_its_rows),

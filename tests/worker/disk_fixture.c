@@ -133,6 +133,23 @@ void set_layout(struct process *p, uint32_t chunks)
         fail_msg("%s", p->err.message);
 }
 
+void tell_copy(struct process *p, uint64_t id, uint32_t chunk)
+{
+    Banyan__Pb__LayoutSetRequest request = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+    Banyan__Pb__LayoutChunk entry = BANYAN__PB__LAYOUT_CHUNK__INIT, *pointer = &entry;
+    entry.chunk = id;
+    entry.first = (uint64_t)chunk * TOKENS;
+    entry.copy = true;
+    request.term = 1;
+    request.session = SESSION;
+    request.incarnation = 1;
+    request.epoch = CHUNKS;
+    request.chunks = &pointer;
+    request.n_chunks = 1;
+    if (worker_session_layout(&p->sessions, p->store, &request, &p->err) != COMMON_OK)
+        fail_msg("%s", p->err.message);
+}
+
 // As worker/step.c does it.
 enum common_code append(struct process *p, uint32_t layer, uint64_t position)
 {

@@ -49,6 +49,7 @@ enum common_code tell_layout(struct process *p, uint64_t session, uint32_t chunk
 void set_layout(struct process *p, uint32_t chunks); // of SESSION
 // The same of all its chunks, as a coordinator says it that knows where each layer ends.
 void tell_settled(struct process *p, uint64_t length, uint64_t settled);
+void tell_copy(struct process *p, uint64_t id, uint32_t chunk); // of that one, beside it, for a truncation
 enum common_code append(struct process *p, uint32_t layer, uint64_t position);
 enum common_code attach(struct process *p, uint32_t chunk, uint32_t layer);
 void commit(struct process *p, uint32_t chunk, uint32_t layer);

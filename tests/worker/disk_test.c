@@ -91,6 +91,42 @@ static void frozen(void **state)
     sim_files_end(&directory);
 }
 
+// A truncation is under way: the coordinator may have stored it, or not. Whatever the copy's id is, both chunks come back.
+static void a_truncation_under_way(void **state)
+{
+    (void)state;
+    for (uint64_t copy = 50; copy < 1000; copy += 900) { // below the other's, and above
+        struct sim_files directory;
+        struct process p;
+        uint64_t hash;
+        sim_files_init(&directory);
+        start(&p, &directory);
+        fill(&p, 2 * TOKENS + 7);
+        tell_copy(&p, copy, 2);
+        if (worker_store_copy(p.store, worker_store_find(p.store, 102), worker_store_find(p.store, copy), 3,
+                              &hash, &p.err) != COMMON_OK)
+            fail_msg("%s", p.err.message);
+        for (int round = 0; round < 2; round++) {
+            kill_it(&p, &directory);
+            start(&p, &directory);
+            const struct worker_session *session = session_of(&p);
+            const struct worker_chunk *made = worker_store_find(p.store, copy),
+                                      *of = worker_store_find(p.store, 102);
+            assert_int_equal(session->n_chunks, CHUNKS + 1);
+            assert_false(session->doubtful);
+            assert_true(made && of);
+            for (uint32_t layer = 0; layer < LAYERS; layer++) {
+                assert_int_equal(worker_chunk_rows_at(made, layer, 0, TOKENS, WORKER_ROW_APPENDED), 3);
+                assert_int_equal(worker_chunk_rows_at(of, layer, 0, TOKENS, WORKER_ROW_APPENDED), 7);
+            }
+            for (uint32_t i = 0; i < session->n_chunks; i++)
+                assert_int_equal(session->chunks[i].copy, session->chunks[i].chunk == made);
+        }
+        kill_it(&p, &directory);
+        sim_files_end(&directory);
+    }
+}
+
 // ---- what is damaged ----------------------------------------------------------------------------
 
 static void restore(struct sim_files *directory, const struct sim_files *from)
@@ -509,6 +545,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed),
         cmocka_unit_test(frozen),
+        cmocka_unit_test(a_truncation_under_way),
         cmocka_unit_test(every_byte),
         cmocka_unit_test(every_end),
         cmocka_unit_test(what_was_taken_back_stays_so),

@@ -382,18 +382,12 @@ static bool freeze_rows(struct loading *load, struct worker_session *session,
     return true;
 }
 
-// A chunk beside another one at its place is a copy that is being made.
-static bool is_copy(const struct worker_session *session, uint32_t nth)
-{
-    return nth > 0 && worker_chunk_first(session->chunks[nth - 1].chunk) ==
-                          worker_chunk_first(session->chunks[nth].chunk);
-}
-
 static enum common_code check_session(struct loading *load, struct worker_session *session)
 {
     for (uint32_t i = 0; i < session->n_chunks; i++) {
         const struct worker_chunk *chunk = session->chunks[i].chunk;
-        enum common_code code = is_copy(session, i) ? COMMON_OK : check_rows(load, session, chunk);
+        // A copy lacks what a truncation cuts off, of which this session may not have heard.
+        enum common_code code = session->chunks[i].copy ? COMMON_OK : check_rows(load, session, chunk);
         if (code != COMMON_OK)
             return code;
         if (worker_chunk_has_put(chunk) && !freeze_rows(load, session, chunk))

@@ -25,8 +25,10 @@ struct session_freeze {
 };
 
 struct session_chunk {
-    uint64_t id, first, compute;
+    uint64_t id, first, flags;
 };
+
+enum { CHUNK_COMPUTE = 1, CHUNK_COPY = 2 }; // of session_chunk.flags
 
 struct session_append {
     uint64_t layer, length, write_term, write, end;
@@ -137,7 +139,8 @@ static uint8_t *head_new(const struct worker_disk *disk, const struct worker_ses
     }
     for (uint32_t i = 0; chunks && i < session->n_chunks; i++, at += sizeof(struct session_chunk)) {
         const struct worker_session_chunk *c = &session->chunks[i];
-        struct session_chunk chunk = {worker_chunk_id(c->chunk), worker_chunk_first(c->chunk), c->compute};
+        struct session_chunk chunk = {worker_chunk_id(c->chunk), worker_chunk_first(c->chunk),
+                                      (c->compute ? CHUNK_COMPUTE : 0) | (c->copy ? CHUNK_COPY : 0)};
         memcpy(at, &chunk, sizeof chunk);
     }
     return out;
@@ -471,7 +474,8 @@ static enum common_code lay_out(const struct worker_session_image *image, struct
         banyan__pb__layout_chunk__init(&chunks[i]);
         chunks[i].chunk = image->chunks[i].id;
         chunks[i].first = image->chunks[i].first;
-        chunks[i].compute = image->chunks[i].compute;
+        chunks[i].compute = image->chunks[i].flags & CHUNK_COMPUTE;
+        chunks[i].copy = image->chunks[i].flags & CHUNK_COPY;
         pointers[request.n_chunks++] = &chunks[i];
     }
     enum common_code code =
