@@ -247,7 +247,8 @@ static void nothing_is_asked_of_a_copy(void **state)
         assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &layout.base,
                                       NULL, 0, NULL),
                          COMMON_OK);
-        assert_int_equal(say(&s, COMMIT, 0, 0, 40), COMMON_FAILED_PRECONDITION); // now it is a chunk as others
+        assert_int_equal(say(&s, COMMIT, 0, 0, 40),
+                         COMMON_FAILED_PRECONDITION); // now it is a chunk as others
         rows_stop(&s);
     }
 }
