@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "common/clock.h"
 #include "common/hash.h"
 #include "proto/codec.h"
 #include "proto/frame.h"
@@ -219,6 +220,54 @@ static void test_nng_flips(void **state)
     flip_each_byte(TRANSPORT_NNG);
 }
 
+struct again {
+    struct proto_channel *channel;
+    enum common_code first;
+    struct outcome second;
+};
+
+static void ask_again(void *arg, const struct proto_reply *reply)
+{
+    struct again *again = arg;
+    again->first = reply->code;
+    assert_int_equal(fixture_ask(again->channel, &(struct ask){.service = ""}, &again->second, NULL),
+                     COMMON_OK);
+}
+
+// Who asks again at once waits for the next connection: a peer that was spoken to refuses nobody with a damaged prefix.
+static void test_asked_again_at_once(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new(TRANSPORT_TCP);
+    struct relay *relay = relay_new(f);
+    struct again again = {.channel = fixture_connect(f)};
+    Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
+    struct common_error err;
+    for (int byte = 0; byte < PROTO_PREFIX_BYTES; byte++) { // magic, version, lengths, checksum
+        fixture_turn_while_connected(f, again.channel, false);
+        relay_arm(relay, TO_CLIENT, byte);
+        assert_int_equal(
+            proto_channel_call(again.channel,
+                               &(struct proto_call){.method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                                    .body = &body.base,
+                                                    .deadline_ns = common_clock_after(SECONDS(20)),
+                                                    .done = ask_again,
+                                                    .arg = &again},
+                               NULL, &err),
+            COMMON_OK);
+        fixture_turn(f, &again.second.done, 1);
+        assert_int_equal(again.first, COMMON_UNAVAILABLE);
+        if (again.second.code != COMMON_OK)
+            fail_msg("byte %d: code %d: %s", byte, again.second.code, again.second.text);
+        outcome_fini(&again.second);
+        again.second = (struct outcome){0};
+    }
+    proto_channel_close(again.channel);
+    fixture_turn_for(f, SECONDS(1) / 100);
+    relay_free(relay);
+    fixture_free(f);
+}
+
 // What a frame's checksum is, from WIRE.md's words alone; and that pieces and waiting change nothing.
 static void test_formula(void **state)
 {
@@ -337,7 +386,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formula),     cmocka_unit_test(test_lost_sum),
         cmocka_unit_test(test_who_carries), cmocka_unit_test(test_tcp_flips),
-        cmocka_unit_test(test_nng_flips),
+        cmocka_unit_test(test_nng_flips),   cmocka_unit_test(test_asked_again_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

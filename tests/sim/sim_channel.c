@@ -38,8 +38,8 @@ static void retreat(struct sim_dial *s, enum common_code code, const char *text)
         channel->state_fn(channel->state_arg, false);
     if (!channel->closing)
         proto_channel_fail_sent(channel, COMMON_UNAVAILABLE, why);
-    // A peer that is not there may come; one that refuses us will refuse those who wait, too.
-    if (!channel->closing && code != COMMON_UNAVAILABLE)
+    // A peer that is not there may come; one that refuses us will refuse those who wait, too (proto/stream_channel.c).
+    if (!channel->closing && code != COMMON_UNAVAILABLE && !was_ready)
         proto_channel_fail_waiting(channel, code, why);
     proto_channel_unref(channel);
 }
