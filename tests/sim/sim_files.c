@@ -122,6 +122,11 @@ static int put(struct sim_files *d, struct sim_file *file, uint64_t at, const ui
     return short_by ? -ENOSPC : 0;
 }
 
+static bool fails(const struct sim_files *d, const char *name)
+{
+    return (d->fail_at && d->writes >= d->fail_at) || (d->refused && strstr(name, d->refused));
+}
+
 static int sim_write(struct worker_files *files, const char *name, uint64_t at, const struct iovec *pieces,
                      int n)
 {
@@ -129,7 +134,8 @@ static int sim_write(struct worker_files *files, const char *name, uint64_t at, 
     int result = 0;
     if (!d)
         return -EIO;
-    if (++d->writes >= d->fail_at && d->fail_at)
+    d->writes++;
+    if (fails(d, name))
         return -EIO;
     struct sim_file *file = sim_files_find(d, name);
     file = file ? file : make(d, name);
@@ -162,7 +168,7 @@ static int64_t sim_size(struct worker_files *files, const char *name)
 static int sim_cut(struct worker_files *files, const char *name, uint64_t len)
 {
     struct sim_files *d = directory_of(files);
-    if (!d || (d->fail_at && d->writes >= d->fail_at))
+    if (!d || fails(d, name))
         return -EIO;
     struct sim_file *file = sim_files_find(d, name);
     file = file ? file : make(d, name);

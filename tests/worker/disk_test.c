@@ -397,6 +397,54 @@ static void room_again(void **state)
     }
 }
 
+// What a session's log says of appends does not run ahead of what chunks' logs say was taken back: else the rows of one
+// that failed would be there as the next one's, or as nobody's, which count where nobody knows better.
+static void one_log_is_refused(void **state)
+{
+    (void)state;
+    enum { REFUSED, AGAIN, ENDS, ROWS, WAYS };
+    for (int way = 0; way < WAYS; way++) {
+        struct sim_files directory;
+        struct process p;
+        sim_files_init(&directory);
+        start(&p, &directory);
+        uint64_t length = fill(&p, TOKENS + 5);
+        struct worker_session *session = session_of(&p);
+        worker_appended_confirm(session, 0, length);
+        assert_int_equal(append(&p, 0, length), COMMON_OK);
+        uint64_t failed = p.write;
+        directory.refused = "chunks/";
+        if (way == ROWS) // the next append's own rows
+            assert_int_equal(append(&p, 0, length), COMMON_RESOURCE_EXHAUSTED);
+        else if (way == ENDS)
+            worker_appended_settle(session, 0, failed);
+        else
+            worker_appended_begin(session, 0, ++p.write);
+        if (way == AGAIN)
+            directory.refused = NULL;
+        worker_disk_touch(p.disk, session);
+        enum common_code code = COMMON_OK;
+        if (way == REFUSED || way == AGAIN)
+            code = worker_disk_append(p.disk, session, 0, p.write, length + 1, &p.err);
+        assert_int_equal(code, way == REFUSED ? COMMON_RESOURCE_EXHAUSTED : COMMON_OK);
+        const struct sim_file *log = sim_files_find(&directory, "chunks/0000000000000065.log");
+        assert_true(log && (way != AGAIN || log->synced == log->len)); // nor after a loss of power
+        if (way == ENDS)
+            finish(&p); // writes what it can
+        else
+            kill_it(&p, &directory);
+        directory.refused = NULL;
+        start(&p, &directory);
+        const struct worker_appended *appended = &session_of(&p)->appended[0];
+        uint32_t row = (uint32_t)(length % TOKENS);
+        bool there = worker_chunk_row(worker_store_find(p.store, 101), 0, row) != WORKER_ROW_ABSENT;
+        assert_int_equal(there, way != AGAIN);
+        assert_int_equal(appended->write, way == AGAIN ? failed + 1 : failed);
+        kill_it(&p, &directory);
+        sim_files_end(&directory);
+    }
+}
+
 static void little_memory(void **state)
 {
     struct sim_files directory;
@@ -554,6 +602,7 @@ int main(void)
         cmocka_unit_test(a_full_disk),
         cmocka_unit_test(a_fork_on_a_full_disk),
         cmocka_unit_test(room_again),
+        cmocka_unit_test(one_log_is_refused),
         cmocka_unit_test(little_memory),
         cmocka_unit_test(no_descriptors),
         cmocka_unit_test(a_real_directory),

@@ -216,6 +216,30 @@ static int sync_withdrawn(struct worker_disk *disk, struct worker_chunk *chunk)
     return result;
 }
 
+bool worker_disk_withdrawals_ready(struct worker_disk *disk, int *why)
+{
+    for (uint32_t i = 0; disk->ahead && i < disk->retry.n; i++) {
+        struct worker_chunk *chunk = worker_store_find(disk->store, disk->retry.ids[i]);
+        if (chunk && chunk->keep.behind && chunk->keep.withdrawn && !worker_disk_chunk_anew(disk, chunk, why))
+            return false;
+    }
+    disk->ahead = false;
+    return true;
+}
+
+int worker_disk_withdrawn(struct worker_disk *disk, const struct worker_session *session, uint64_t position)
+{
+    int why = 0;
+    for (uint32_t i = worker_session_at(session, position); i < session->n_chunks && why == 0; i++) {
+        struct worker_chunk *chunk = session->chunks[i].chunk;
+        if (!chunk->keep.withdrawn)
+            continue;
+        if (!chunk->keep.behind || worker_disk_chunk_anew(disk, chunk, &why))
+            why = sync_withdrawn(disk, chunk);
+    }
+    return why;
+}
+
 static int add_rows(struct worker_disk *disk, const struct worker_rows *piece, enum worker_row to)
 {
     const struct worker_form *form = worker_shape_form(piece->chunk->shape, piece->layer);
@@ -253,6 +277,7 @@ enum common_code worker_disk_rows(struct worker_disk *disk, const struct worker_
         COMMON_FAILPOINT("disk_rows_written");
         for (uint32_t k = 0; why != 0 && k <= i; k++) { // it may have rows that memory will not have
             pieces[k].chunk->keep.withdrawn |= to == WORKER_ROW_APPENDED;
+            disk->ahead |= to == WORKER_ROW_APPENDED;
             worker_disk_later(disk, pieces[k].chunk);
         }
         if (why != 0)
@@ -268,9 +293,14 @@ void worker_disk_states(struct worker_disk *disk, struct worker_chunk *chunk, ui
 {
     struct worker_states_head head = {layer, row, count, from, to, 0};
     struct common_error err;
-    chunk->keep.withdrawn |= from == WORKER_ROW_APPENDED && to == WORKER_ROW_ABSENT;
-    if (!works(disk) || chunk->keep.behind || (chunk->keep.end == 0 && !chunk->keep.sealed))
+    bool withdrawn = from == WORKER_ROW_APPENDED && to == WORKER_ROW_ABSENT;
+    chunk->keep.withdrawn |= withdrawn;
+    if (!works(disk) || (chunk->keep.end == 0 && !chunk->keep.sealed))
         return;
+    if (chunk->keep.behind) {
+        disk->ahead |= withdrawn;
+        return;
+    }
     if (to == WORKER_ROW_COMMITTED && from == WORKER_ROW_APPENDED && chunk->keep.sealed)
         return; // serves like one, and the coordinator tells it again
     int why = 0;
@@ -283,6 +313,7 @@ void worker_disk_states(struct worker_disk *disk, struct worker_chunk *chunk, ui
         worker_disk_later(disk, chunk);
         (void)worker_disk_refused(disk, why, &err);
     }
+    disk->ahead |= withdrawn && chunk->keep.behind;
     worker_disk_consider(disk, chunk);
 }
 

@@ -215,6 +215,9 @@ static int add_record(struct worker_disk *disk, struct worker_session *session,
 int worker_disk_session_write(struct worker_disk *disk, struct worker_session *session)
 {
     struct worker_logged *logged = &session->logged;
+    int why = 0;
+    if (!worker_disk_withdrawals_ready(disk, &why))
+        return why;
     if (logged->end == 0 || logged->anew || is_long(session))
         return worker_disk_session_anew(disk, session);
     if (!logged->touched && !logged->layout)
@@ -273,9 +276,15 @@ enum common_code worker_disk_append(struct worker_disk *disk, struct worker_sess
     struct session_append append = {layer, appended->length, session->write_term, write, end};
     if (!works(disk))
         return COMMON_OK;
+    // A process that starts takes rows that are there for those of the newest append that the session's log names.
+    int why = 0;
+    if (!worker_disk_withdrawals_ready(disk, &why) ||
+        (why = worker_disk_withdrawn(disk, session, appended->length)) != 0)
+        return worker_disk_refused(disk, why, err);
     bool anew =
         session->logged.end == 0 || session->logged.anew || session->logged.layout || is_long(session);
-    int why = anew ? worker_disk_session_anew(disk, session) : 0;
+    if (anew)
+        why = worker_disk_session_anew(disk, session);
     if (why == 0)
         why = COMMON_FAILPOINT_FAILS("disk_append") ? -ENOSPC : add_record(disk, session, &append);
     COMMON_FAILPOINT("disk_append_written");

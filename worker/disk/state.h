@@ -48,10 +48,11 @@ struct worker_disk {
     struct worker_disk_stats stats;
     struct common_buckets thread_synced; // the sync job's, while it runs
     bool told;                           // that something failed
-    char boot[WORKER_BOOT_BYTES];        // which start of the machine this is
-    bool dark;                           // a loss of power may have taken what the files had
-    bool unsafe;                         // what was written before this process may not be on the disk
-    uint64_t serial;                     // of chunks' files
+    bool ahead; // rows were taken back, and the log of a chunk that is behind has not heard of it
+    char boot[WORKER_BOOT_BYTES]; // which start of the machine this is
+    bool dark;                    // a loss of power may have taken what the files had
+    bool unsafe;                  // what was written before this process may not be on the disk
+    uint64_t serial;              // of chunks' files
     // What is to be done: ids of chunks, and of sessions
     struct worker_ids retry, full, unsynced_chunks, touched, unsynced_sessions;
     uint32_t layouts; // sessions whose chunks the files lack
@@ -98,8 +99,13 @@ void worker_disk_boot_close(struct worker_disk *disk); // all is on the disk, an
 // chunks.c
 bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk, int *why); // from memory
 void worker_disk_later(struct worker_disk *disk, struct worker_chunk *chunk);                // it is behind
+// Chunks' logs say which rows were taken back, as far as they can be written: a session's log that says what came next goes
+// after them. False: one cannot be written.
+bool worker_disk_withdrawals_ready(struct worker_disk *disk, int *why);
 void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk); // looked at when it is quiet
 int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk);  // its log has grown
+// Of the session's chunks from this position on what was taken back is off the disk: 0, or a negative errno.
+int worker_disk_withdrawn(struct worker_disk *disk, const struct worker_session *session, uint64_t position);
 
 // sessions.c
 void worker_disk_session_name(uint64_t id, char out[WORKER_NAME_BYTES]);
