@@ -60,7 +60,7 @@ export BANYAN_LIBRARY=$build/lib/libbanyan.so.0 BANYAN_BIN=$build/bin PYTHONPATH
 export PATH=$venv/bin:$PATH
 cd "$here"
 case $what in
-client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers banyan tests/test_client.py "$@" ;;
+client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
 models)
     exec python -m pytest -q -p no:cacheprovider tests/test_{families,generate,hybrids,vision,wave}.py "$@"
     ;;
@@ -72,7 +72,7 @@ wheel)
     "$build/wheel/venv/bin/pip" install --quiet --no-deps "$build/wheel"/banyan-*.whl
     cp -r tests conftest.py "$build/wheel/" # away from the sources: what is imported is what was installed
     cd "$build/wheel"
-    PYTHONPATH=$(python -c 'import site; print(site.getsitepackages()[0])') exec venv/bin/python -m pytest -q -p no:cacheprovider tests/test_client.py "$@"
+    PYTHONPATH=$(python -c 'import site; print(site.getsitepackages()[0])') exec venv/bin/python -m pytest -q -p no:cacheprovider tests/test_{client,lives,operating,snapshots}.py "$@"
     ;;
 bare)
     root=$(dirname "$venv")/debian-12-minimal

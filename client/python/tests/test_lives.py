@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+from reference import attend
+from sessions import filled, queries
+
+import banyan
+from banyan import Item
+
+
+def test_asyncio(client, rng):
+    session, *_ = filled(client, rng, 100)
+    q = queries(rng, 20)
+
+    async def many():
+        calls = [client.attend_async([Item(session, 0, 80 + i, q[i])]) for i in range(20)]
+        bad = client.attend_async([Item(session, 0, 9999, q[0])])
+        answers = await asyncio.gather(*calls)
+        with pytest.raises(banyan.OutOfRange):
+            await bad
+        return answers
+
+    for _ in range(2):  # a second loop takes over
+        for i, (answer,) in enumerate(asyncio.run(many())):
+            assert (answer.o == session.attend(0, 80 + i, q[i]).o).all()
+
+
+def test_threads(client, rng):
+    session, *_ = filled(client, rng, 100)
+    q = queries(rng, 1)
+    want = session.attend(0, 99, q).o
+    wrong = []
+
+    def work():
+        for _ in range(50):
+            if not (session.attend(0, 99, q).o == want).all():
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_close_with_calls_under_way(cluster, rng):
+    """Other threads' calls end; none crashes; nothing is usable afterwards."""
+    client = cluster.connect()
+    session, *_ = filled(client, rng, 100)
+    q, ends = queries(rng, 1), []
+    started = threading.Barrier(4)
+
+    def work():
+        started.wait()
+        try:
+            while True:
+                session.attend(0, 99, q)
+        except banyan.BanyanError as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    time.sleep(0.05)
+    client.close()
+    for thread in threads:
+        thread.join(30)
+    assert len(ends) == 3
+    assert all(isinstance(e, (banyan.Cancelled, banyan.Closed)) for e in ends)
+    client.close()
+    with pytest.raises(banyan.Closed):
+        session.attend(0, 99, q)
+    with pytest.raises(banyan.Closed):
+        client.ping()
+    session.close()
+
+
+def test_close_waits_for_a_thread_that_is_about_to_call(cluster):
+    """The library's client must not go between a thread's decision to call and its call."""
+    done = run_python(
+        cluster,
+        """
+        import banyan.client
+        from banyan._abi import ffi, lib
+        class Watched:
+            def __getattr__(self, name):
+                return getattr(lib, name)
+            def banyan_disconnect(self, handle):
+                ends.append("gone")
+                lib.banyan_disconnect(handle)
+        banyan.client.lib = Watched()
+        entered, ends = threading.Event(), []
+        def late(*arguments):
+            entered.set()
+            time.sleep(0.3)
+            code = lib.banyan_ping(*arguments)
+            ends.append("called")  # before the client's guard is left; the order after that is nobody's promise
+            return code
+        def work():
+            try:
+                client.call(late, client.handle, ffi.NULL)
+            except banyan.Cancelled:
+                ends.append("cancelled")
+        thread = threading.Thread(target=work)
+        thread.start()
+        entered.wait()
+        client.close()
+        thread.join()
+        print(ends)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in ("['called', 'gone', 'cancelled']\n", "['called', 'cancelled', 'gone']\n")
+
+
+def test_sessions_closed_under_calls(client, rng):
+    """A session that another thread closes is freed when the last call over it has ended."""
+    session, *_ = filled(client, rng, 400)
+    q = queries(rng, 1)
+    for _ in range(20):
+        hold = client.open(session.id)
+        ends = []
+
+        def work(hold=hold, ends=ends):
+            try:
+                while True:
+                    hold.attend(0, 399, q)
+            except banyan.Closed as error:
+                ends.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.005)
+        hold.close()
+        for thread in threads:
+            thread.join(30)
+        assert len(ends) == 3
+
+    async def cancelled():
+        hold = client.open(session.id)
+        tasks = [asyncio.ensure_future(client.attend_async([Item(hold, 0, 399, q)])) for _ in range(8)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        hold.close()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = asyncio.run(cancelled())
+    assert sum(isinstance(r, list) for r in results) == 4
+
+
+def run_python(cluster, text):
+    program = "import sys, os, threading, time, numpy as np, banyan\nclient = banyan.Client(sys.argv[1])\n" + textwrap.dedent(text)
+    return subprocess.run([sys.executable, "-c", program, cluster.endpoint], capture_output=True, text=True, timeout=60)
+
+
+def test_interpreter_exit_with_calls_under_way(cluster):
+    done = run_python(
+        cluster,
+        """
+        spec = banyan.Spec(layers=1, q_heads=4, kv_heads=2, k_dim=32)
+        session = client.create(spec)
+        q, k = np.zeros((1, 4, 32), np.float32), np.zeros((1, 2, 32), np.float32)
+        session.attend(0, 0, q, k, k)
+        def work():
+            while True:
+                session.attend(0, 0, q)
+        for _ in range(3):
+            threading.Thread(target=work, daemon=True).start()
+        print("leaving", flush=True)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "leaving\n"
+
+
+def test_a_forked_process_is_told(cluster):
+    done = run_python(
+        cluster,
+        """
+        session = client.create(banyan.Spec(layers=1, q_heads=4, kv_heads=2, k_dim=32))
+        child = os.fork()
+        if child == 0:
+            for call in (client.ping, session.info, lambda: session.attend(0, 0, np.zeros((1, 4, 32), np.float32))):
+                try:
+                    call()
+                    os._exit(1)
+                except banyan.Closed as error:
+                    assert "fork" in str(error) or "another process" in str(error), error
+            client.close()
+            session.close()
+            with banyan.Client(sys.argv[1]) as own:
+                own.ping()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert session.info().length == 0
+        session.delete()
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_coordinator_that_goes_and_comes_back(rng):
+    with banyan.local_cluster(workers=2, memory="64M", threads=1) as cluster, cluster.connect(timeout=20) as client:
+        session, k, v = filled(client, rng, 100, name="kept")
+        cluster.kill("coordinator")
+        with pytest.raises((banyan.Unavailable, banyan.DeadlineExceeded)):
+            session.attend(0, 99, queries(rng, 1), timeout=0.2)
+        cluster.start_coordinator()
+        q = queries(rng, 1)
+        np.testing.assert_allclose(session.attend(0, 99, q).o, attend(q, k, v, 99)[0], atol=2e-6)
+
+
+def test_a_cluster_that_cannot_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("BANYAN_BIN", str(tmp_path))
+    with pytest.raises(banyan.Unavailable, match=r"banyan-coordinator was not found in .*, which BANYAN_BIN names"):
+        banyan.local_cluster(1)
+
+
+def test_a_library_that_is_not_there():
+    done = subprocess.run(
+        [sys.executable, "-c", "import banyan"], env={**os.environ, "BANYAN_LIBRARY": "/no.so"}, capture_output=True, text=True
+    )
+    assert "cannot open /no.so" in done.stderr
+    assert "BANYAN_LIBRARY names it: unset that" in done.stderr
+
+
+def test_a_daemon_that_ends_at_once_is_shown(tmp_path):
+    with pytest.raises(banyan.Unavailable, match="no-such-option"):
+        banyan.local_cluster(1, coordinator_args=["--no-such-option"])
+
+
+def test_nobody_there():
+    with pytest.raises(banyan.Unavailable):
+        banyan.Client("unix:///nowhere/at/all.sock", connect_timeout=0.2)
+    with pytest.raises(banyan.InvalidArgument):
+        banyan.Client("what is this")
