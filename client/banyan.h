@@ -26,6 +26,9 @@
 // rows or 16 MiB) is sent in parts, and parts of its outputs may be written when it fails. A call whose
 // connection was lost is sent again by the library, until its deadline, where that is safe: the coordinator
 // may restart.
+//
+// Where what is: connection, sessions, attach, read, attend are what a model needs; cluster, watching and a step that
+// is kept are an operator's. One file all the same, which is long: one include, one version, one contract to read.
 #ifndef BANYAN_H
 #define BANYAN_H
 
