@@ -541,9 +541,10 @@ static void on_rpc_done(struct client_call *call, banyan_code code, const struct
         attend_pump(a);
 }
 
-banyan_code client_attend_submit(struct banyan_client *client, banyan_item *items, size_t n_items,
-                                 uint64_t timeout_ns, banyan_trace *trace, client_attend_done_fn done,
-                                 void *arg, banyan_error *error)
+// Checked and packed, and not started.
+static banyan_code attend_new(struct banyan_client *client, banyan_item *items, size_t n_items,
+                              uint64_t timeout_ns, banyan_trace *trace, client_attend_done_fn done, void *arg,
+                              struct client_attend **out, banyan_error *error)
 {
     banyan_error failure;
     banyan_code code;
@@ -576,11 +577,7 @@ banyan_code client_attend_submit(struct banyan_client *client, banyan_item *item
     if (trace)
         memset(trace, 0, sizeof *trace);
     a->window = a->appends ? 1 : RPC_WINDOW;
-    // From a callback a call starts at once; one without RPCs ends later, never on this stack.
-    if (a->split.n_loads > 0 && common_loop_is_owner(client->loop))
-        attend_start(a);
-    else
-        common_loop_mail(client->loop, &a->mail, attend_start, a);
+    *out = a;
     return BANYAN_OK;
 
 refuse:
@@ -588,6 +585,22 @@ refuse:
     if (error)
         *error = failure;
     return code;
+}
+
+banyan_code client_attend_submit(struct banyan_client *client, banyan_item *items, size_t n_items,
+                                 uint64_t timeout_ns, banyan_trace *trace, client_attend_done_fn done,
+                                 void *arg, banyan_error *error)
+{
+    struct client_attend *a;
+    banyan_code code = attend_new(client, items, n_items, timeout_ns, trace, done, arg, &a, error);
+    if (code != BANYAN_OK)
+        return code;
+    // From a callback a call starts at once; one without RPCs ends later, never on this stack.
+    if (a->split.n_loads > 0 && common_loop_is_owner(client->loop))
+        attend_start(a);
+    else
+        common_loop_mail(client->loop, &a->mail, attend_start, a);
+    return BANYAN_OK;
 }
 
 // ---- blocking ---------------------------------------------------------------------------------------------
@@ -616,10 +629,11 @@ banyan_code banyan_attend(banyan_client *client, banyan_item *items, size_t n_it
         return code;
     }
     struct waiter waiter = {0};
-    code = client_attend_submit(client, items, n_items, timeout_ns, trace, on_blocking_done, &waiter, error);
+    struct client_attend *a;
+    code = attend_new(client, items, n_items, timeout_ns, trace, on_blocking_done, &waiter, &a, error);
     if (code != BANYAN_OK)
         return code;
-    client_wait_for(&waiter.wait);
+    client_run(client, &a->mail, attend_start, a, &waiter.wait);
     code = waiter.attend->code;
     if (code != BANYAN_OK && error)
         *error = waiter.attend->error;

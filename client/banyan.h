@@ -4,7 +4,8 @@
 // A session is one sequence: its keys and values are held by the cluster's workers. A caller attaches context
 // (bulk) or appends it (small, with a step), sends query rows and receives attention outputs. Every call is
 // blocking, thread-safe and safe to repeat; attend alone has asynchronous forms too (banyan_attend_async,
-// banyan_attend_queue). One thread of the library serves any number of calls.
+// banyan_attend_queue). One thread of the library serves any number of calls; a blocking call that is
+// alone does its work on the caller's thread.
 //
 // Layouts. Row-major, densely packed, host byte order (little endian):
 //   q [rows][q_heads][k_dim] float32

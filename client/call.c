@@ -317,6 +317,14 @@ bool client_call_lost(const struct client_call *call)
 
 // ---- blocking calls ---------------------------------------------------------------------------------------
 
+void client_run(struct banyan_client *client, struct common_mail *mail, common_loop_fn fn, void *arg,
+                struct client_wait *wait)
+{
+    if (!common_loop_borrow(client->loop, fn, arg, &wait->done))
+        common_loop_mail(client->loop, mail, fn, arg);
+    client_wait_for(wait);
+}
+
 struct unary {
     struct client_call call;
     struct client_wait wait;
@@ -362,8 +370,7 @@ banyan_code client_unary(struct banyan_client *client, uint32_t method, const Pr
         .take = take,
         .arg = arg,
     };
-    common_loop_mail(client->loop, &unary.call.mail, start_unary, &unary.call);
-    client_wait_for(&unary.wait);
+    client_run(client, &unary.call.mail, start_unary, &unary.call, &unary.wait);
     if (unary.code != BANYAN_OK && error)
         *error = unary.error;
     return unary.code;

@@ -217,6 +217,15 @@ static banyan_code load_tls(const banyan_options *options, struct banyan_client 
     return code == COMMON_OK ? BANYAN_OK : client_error_set(error, (banyan_code)code, "%s", err.message);
 }
 
+// So that a blocking caller may do the I/O thread's work (common/loop.h): the call is alone. Spans go out over sockets that
+// may raise SIGPIPE, which is the I/O thread's to block.
+static bool may_be_lent(void *arg)
+{
+    const struct banyan_client *client = arg;
+    return !client->calls && !client->ops && !client->tracer && atomic_load(&client->outstanding) == 0 &&
+           !atomic_load(&client->closing);
+}
+
 // Connects and, with `examined`, asks for that and disconnects: out is not written then.
 static banyan_code client_open(const char *endpoint, const banyan_options *options, banyan_client **out,
                                banyan_examined *examined, banyan_error *error)
@@ -260,6 +269,7 @@ static banyan_code client_open(const char *endpoint, const banyan_options *optio
         client_error_set(error, code, "cannot make the event loop: too many open files, or out of memory");
         goto free_queue;
     }
+    common_loop_lend(client->loop, may_be_lent, client);
     code = (banyan_code)common_loop_start_thread(client->loop, "banyan-io");
     if (code != BANYAN_OK) {
         client_error_set(error, code, "cannot start the I/O thread: too many threads");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the files of libbanyan share. Two kinds of threads: the callers' and the client's one I/O thread,
-// which owns every channel and every call in flight. Functions below run on the I/O thread unless they say
-// otherwise.
+// which owns every channel and every call in flight; a caller that blocks alone takes its place meanwhile (client_run).
+// Functions below run on the I/O thread unless they say otherwise.
 #ifndef CLIENT_INTERNAL_H
 #define CLIENT_INTERNAL_H
 
@@ -106,6 +106,9 @@ struct client_wait { // one waiter, one signal
 };
 void client_wait_signal(struct client_wait *wait); // the waiter may be gone when this returns
 void client_wait_for(struct client_wait *wait);
+// Runs fn on the I/O thread, or on this one in its place, and waits for the signal. The mail is fn's to use again.
+void client_run(struct banyan_client *client, struct common_mail *mail, common_loop_fn fn, void *arg,
+                struct client_wait *wait);
 
 // ---- calls --------------------------------------------------------------------------------------
 

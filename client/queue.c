@@ -87,11 +87,26 @@ struct callback {
     struct banyan_client *client;
     banyan_attend_fn fn;
     void *arg;
+    struct client_attend *attend; // of one that is told once more
+    struct common_mail mail;
 };
+
+static void on_callback_done(struct client_attend *attend);
+
+static void tell_again(void *arg)
+{
+    on_callback_done(((struct callback *)arg)->attend);
+}
 
 static void on_callback_done(struct client_attend *attend)
 {
-    struct callback callback = *(struct callback *)client_attend_arg(attend);
+    struct callback *told = client_attend_arg(attend), callback = *told;
+    if (common_loop_give_back(
+            callback.client->loop)) { // a caller's thread: what it has locked, a callback may want
+        told->attend = attend;
+        common_loop_mail(callback.client->loop, &told->mail, tell_again, told);
+        return;
+    }
     size_t n_items;
     banyan_item *items = client_attend_items(attend, &n_items);
     banyan_code code = client_attend_code(attend);
@@ -118,7 +133,7 @@ banyan_code banyan_attend_async(banyan_client *client, banyan_item *items, size_
         client_error_set(&why, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
         code = refuse(items, n_items, &why, error);
     } else {
-        *callback = (struct callback){client, done, arg};
+        *callback = (struct callback){.client = client, .fn = done, .arg = arg};
         code =
             client_attend_submit(client, items, n_items, timeout_ns, NULL, on_callback_done, callback, error);
     }

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <event2/event.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -11,14 +12,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/timer.h"
+
+#define LENT_NS                                                                                              \
+    (5 * COMMON_NS_PER_MS) // nobody borrows it for that long: its own thread waits at the sockets again
 
 // The mailbox: posters push onto a stack with one compare-and-swap; the loop takes the whole stack with one
 // exchange and turns it round. Only the push that finds the stack empty writes the eventfd, so a burst costs
 // one wake-up. The loop reads the eventfd before the exchange: whoever pushes after the exchange finds the
 // stack empty and writes again.
+//
+// Lending. The one who runs turns is `owner`; the loop goes from one thread to another by this word alone:
+//
+//     own thread ──end of a turn, somebody wanted it, may()──▶ lent ──common_loop_borrow──▶ a caller's thread
+//          ▲                                                  │  ▲                                │
+//          └──LENT_NS without a borrower, or recalled─────────┘  └──done, or given back───────────┘
+//
+// While it is lent nobody reads the eventfd. Whoever posts then, and whoever gives it back with something left to do,
+// recalls the loop's thread. Both orders are covered: a poster pushes and then looks whether it is lent; who lends it, or
+// gives it back, says so and then looks for mail.
 struct common_loop {
     struct event_base *base;
     struct event *wake_event;
@@ -28,20 +45,35 @@ struct common_loop {
     struct common_deferred *held; // marked inside the handler that has entered, oldest first
     bool entered;
     atomic_bool stopping;
-    _Atomic(const char *) owner; // &thread_tag of the running thread; &starting; NULL while nobody runs it
+    _Atomic(const char *)
+        owner;              // &thread_tag of the running thread; &starting; &lent; NULL while nobody runs it
+    bool (*may)(void *arg); // be lent; NULL: never
+    void *may_arg;
+    pid_t pid;                 // of the process that it belongs to: a fork has no thread to give it back to
+    bool borrowed, giving;     // of the owner: by a caller's thread; which ends to
+    bool ended;                // stopped, and no mail is left
+    atomic_uint wanted;        // not 0: somebody would have borrowed it
+    atomic_uint borrows;       // so far
+    _Atomic uint32_t recalled; // a futex: its own thread is to take it back
     pthread_t thread;
     bool has_thread;
     char thread_name[16];
 };
 
 static _Thread_local char thread_tag; // its address names the thread
-static const char starting;           // an owner that no thread equals: the thread is on its way
+static const char starting, lent;     // owners that no thread equals: it is on its way; nobody, see above
 
 static void wake(struct common_loop *loop)
 {
     uint64_t one = 1;
     while (write(loop->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
         continue;
+}
+
+static void recall(struct common_loop *loop)
+{
+    atomic_store(&loop->recalled, 1);
+    syscall(SYS_futex, &loop->recalled, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 static struct common_mail *take_all(struct common_loop *loop)
@@ -80,10 +112,12 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     run_mail(loop);
     if (!stop)
         return;
-    if (atomic_load(&loop->mailbox))
+    if (atomic_load(&loop->mailbox)) {
         wake(loop); // the last functions posted more: another turn
-    else
+    } else {
+        loop->ended = true;
         event_base_loopbreak(loop->base);
+    }
 }
 
 enum common_code common_loop_new(struct common_loop **out)
@@ -128,12 +162,89 @@ struct event_base *common_loop_base(struct common_loop *loop)
     return loop->base;
 }
 
+// Says that it is lent. Then whoever posts recalls it; what was posted before is seen here.
+static void let_be_lent(struct common_loop *loop)
+{
+    loop->borrowed = false;
+    atomic_store(&loop->owner, &lent);
+    if (atomic_load(&loop->mailbox) || atomic_load(&loop->stopping))
+        recall(loop);
+}
+
+// Until it is recalled, or nobody borrows it any more.
+static void lend(struct common_loop *loop)
+{
+    const struct timespec a_while = {.tv_nsec = LENT_NS};
+    unsigned borrows = atomic_load(&loop->borrows);
+    atomic_store(&loop->wanted, 0);
+    atomic_store(&loop->recalled, 0);
+    let_be_lent(loop);
+    for (;;) {
+        long woken = syscall(SYS_futex, &loop->recalled, FUTEX_WAIT_PRIVATE, 0, &a_while, NULL, 0);
+        bool late = woken != 0 && errno == ETIMEDOUT, idle = atomic_load(&loop->borrows) == borrows;
+        const char *before = &lent;
+        borrows = atomic_load(&loop->borrows);
+        if (late && !idle)
+            continue;
+        if (atomic_compare_exchange_strong(&loop->owner, &before, &thread_tag))
+            return;
+        // Who has borrowed it recalls us once more, where there is a reason, after giving it back: which may be now.
+        atomic_store(&loop->recalled, 0);
+        if (atomic_load(&loop->owner) == &lent)
+            recall(loop);
+    }
+}
+
+void common_loop_lend(struct common_loop *loop, bool (*may)(void *arg), void *arg)
+{
+    assert(!loop->has_thread);
+    loop->may = may;
+    loop->may_arg = arg;
+    loop->pid = getpid();
+}
+
+bool common_loop_borrow(struct common_loop *loop, common_loop_fn fn, void *arg, const _Atomic uint32_t *done)
+{
+    const char *before = &lent;
+    if (!loop->may || loop->pid != getpid())
+        return false;
+    if (!atomic_compare_exchange_strong(&loop->owner, &before, &thread_tag)) {
+        atomic_store(&loop->wanted, 1);
+        return false;
+    }
+    atomic_fetch_add(&loop->borrows, 1);
+    loop->borrowed = true;
+    loop->giving = false;
+    common_loop_enter(loop);
+    fn(arg);
+    common_loop_leave(loop);
+    while (!atomic_load_explicit(done, memory_order_acquire) && !loop->giving && !loop->ended)
+        event_base_loop(loop->base, EVLOOP_ONCE);
+    bool rest = loop->giving || loop->ended || !loop->may(loop->may_arg);
+    let_be_lent(loop);
+    if (rest)
+        recall(loop);
+    return true;
+}
+
+bool common_loop_give_back(struct common_loop *loop)
+{
+    assert(common_loop_is_owner(loop));
+    loop->giving = true;
+    return loop->borrowed;
+}
+
 void common_loop_run(struct common_loop *loop)
 {
     const char *before = atomic_exchange(&loop->owner, &thread_tag);
     assert(before == NULL || before == &starting); // two threads cannot run one loop
     (void)before;
-    event_base_loop(loop->base, 0);
+    loop->ended = false;
+    while (!loop->ended) {
+        event_base_loop(loop->base, loop->may ? EVLOOP_ONCE : 0);
+        if (loop->may && !loop->ended && atomic_load(&loop->wanted) && loop->may(loop->may_arg))
+            lend(loop);
+    }
     atomic_store(&loop->stopping, false);
     atomic_store(&loop->owner, NULL);
 }
@@ -175,6 +286,8 @@ void common_loop_stop(struct common_loop *loop)
 {
     atomic_store(&loop->stopping, true);
     wake(loop);
+    if (atomic_load(&loop->owner) == &lent)
+        recall(loop);
 }
 
 void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common_loop_fn fn, void *arg)
@@ -183,10 +296,11 @@ void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common
     *mail = (struct common_mail){.fn = fn, .arg = arg};
     do
         mail->next = newest;
-    while (!atomic_compare_exchange_weak_explicit(&loop->mailbox, &newest, mail, memory_order_release,
-                                                  memory_order_relaxed));
+    while (!atomic_compare_exchange_weak(&loop->mailbox, &newest, mail)); // before it looks who has the loop
     if (!newest)
         wake(loop);
+    if (atomic_load(&loop->owner) == &lent)
+        recall(loop);
 }
 
 struct call {

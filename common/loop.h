@@ -6,6 +6,7 @@
 #define COMMON_LOOP_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "common/status.h"
 
@@ -29,6 +30,20 @@ void common_loop_run(struct common_loop *loop);
 enum common_code common_loop_start_thread(struct common_loop *loop, const char *thread_name);
 void common_loop_join(struct common_loop *loop);
 
+// Before the thread is started: it may be lent. may(arg) says, on the loop thread or on the one that has borrowed it,
+// whether nothing goes on for which somebody must wait at the sockets; it runs at the end of turns.
+void common_loop_lend(struct common_loop *loop, bool (*may)(void *arg), void *arg);
+
+// Runs fn on this thread in the place of the loop's own, and then turns of the loop until *done is not 0, so that what fn
+// waits for comes without waking a thread, twice. The thread owns the loop until this returns; functions that others post
+// run on it. False: fn has not run, the loop's thread is at work; it lends itself when it has done what it has, and
+// comes back a few milliseconds after nobody borrows any more. True, and *done may still be 0: other work has come,
+// which the loop's thread does, and fn's with it.
+bool common_loop_borrow(struct common_loop *loop, common_loop_fn fn, void *arg, const _Atomic uint32_t *done);
+
+// On the thread that owns the loop: whether it has only borrowed it. Then it ends to do so at the end of the turn.
+bool common_loop_give_back(struct common_loop *loop);
+
 // Any thread. Makes run return once the mailbox is empty.
 void common_loop_stop(struct common_loop *loop);
 
@@ -49,7 +64,7 @@ void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common
 // loop, calls it directly. The caller sees to it that the loop is not stopped meanwhile.
 void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg);
 
-// Whether the calling thread owns the loop. True for any thread while nobody runs it.
+// Whether the calling thread owns the loop, borrowed or not. True for any thread while nobody runs it.
 bool common_loop_is_owner(const struct common_loop *loop);
 
 // Frees the loop. It must not be running. What was posted after stop and has not run is dropped, and its mail,

@@ -75,6 +75,24 @@ static void run_mail(void *arg)
     mail.fn(mail.arg);
 }
 
+// Callers have no threads of their own: theirs are the simulator's.
+void common_loop_lend(struct common_loop *loop, bool (*may)(void *arg), void *arg)
+{
+    (void)loop, (void)may, (void)arg;
+}
+
+bool common_loop_borrow(struct common_loop *loop, common_loop_fn fn, void *arg, const _Atomic uint32_t *done)
+{
+    (void)loop, (void)fn, (void)arg, (void)done;
+    return false;
+}
+
+bool common_loop_give_back(struct common_loop *loop)
+{
+    (void)loop;
+    return false;
+}
+
 void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common_loop_fn fn, void *arg)
 {
     for (const struct sim_mail *other = loop->mail; other; other = other->next)
