@@ -6,6 +6,7 @@
 #include <event2/event.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -54,6 +55,7 @@ struct common_loop {
     bool ended;                // stopped, and no mail is left
     atomic_uint wanted;        // not 0: somebody would have borrowed it
     atomic_uint borrows;       // so far
+    atomic_uint borrowers;     // threads inside common_loop_borrow
     _Atomic uint32_t recalled; // a futex: its own thread is to take it back
     pthread_t thread;
     bool has_thread;
@@ -203,11 +205,9 @@ void common_loop_lend(struct common_loop *loop, bool (*may)(void *arg), void *ar
     loop->pid = getpid();
 }
 
-bool common_loop_borrow(struct common_loop *loop, common_loop_fn fn, void *arg, const _Atomic uint32_t *done)
+static bool borrow(struct common_loop *loop, common_loop_fn fn, void *arg, const _Atomic uint32_t *done)
 {
     const char *before = &lent;
-    if (!loop->may || loop->pid != getpid())
-        return false;
     if (!atomic_compare_exchange_strong(&loop->owner, &before, &thread_tag)) {
         atomic_store(&loop->wanted, 1);
         return false;
@@ -225,6 +225,16 @@ bool common_loop_borrow(struct common_loop *loop, common_loop_fn fn, void *arg, 
     if (rest)
         recall(loop);
     return true;
+}
+
+bool common_loop_borrow(struct common_loop *loop, common_loop_fn fn, void *arg, const _Atomic uint32_t *done)
+{
+    if (!loop->may || loop->pid != getpid())
+        return false;
+    atomic_fetch_add(&loop->borrowers, 1);
+    bool ran = borrow(loop, fn, arg, done);
+    atomic_fetch_sub(&loop->borrowers, 1); // the loop may be gone now
+    return ran;
 }
 
 bool common_loop_give_back(struct common_loop *loop)
@@ -279,6 +289,9 @@ void common_loop_join(struct common_loop *loop)
     if (!loop->has_thread)
         return;
     pthread_join(loop->thread, NULL);
+    while (atomic_load(
+        &loop->borrowers)) // what they wait for has ended, or will not come: they are on their way out
+        sched_yield();
     loop->has_thread = false;
 }
 

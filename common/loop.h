@@ -25,7 +25,7 @@ struct event_base *common_loop_base(struct common_loop *loop);
 // Everything posted before stop has run when this returns.
 void common_loop_run(struct common_loop *loop);
 
-// Starts a thread that runs the loop; common_loop_join waits for its end (after common_loop_stop). The thread
+// Starts a thread that runs the loop; common_loop_join waits for its end, and for borrowers' (after common_loop_stop). The thread
 // blocks SIGPIPE: a write to a peer that has left is EPIPE there, whatever the process does about the signal.
 enum common_code common_loop_start_thread(struct common_loop *loop, const char *thread_name);
 void common_loop_join(struct common_loop *loop);

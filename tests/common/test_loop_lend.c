@@ -243,6 +243,39 @@ static void test_given_back(void **state)
     }
 }
 
+static void wait_for_nothing(void *arg)
+{
+    atomic_store((atomic_bool *)arg, true);
+}
+
+static void *never_answered(void *arg)
+{
+    const _Atomic uint32_t done =
+        0; // on this stack, as the loop is not: after it was stopped nothing of it is touched
+    while (!common_loop_borrow(loop, wait_for_nothing, arg, &done))
+        call();
+    return NULL;
+}
+
+// The loop ends under a borrower, and may be freed at once.
+static void test_stopped_while_borrowed(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 30; i++) {
+        pthread_t thread;
+        static atomic_bool borrows;
+        atomic_store(&borrows, false);
+        pthread_create(&thread, NULL, never_answered, &borrows);
+        while (!atomic_load(&borrows))
+            sleep_us(10);
+        if (i % 3)
+            sleep_us(i * 300);
+        teardown(NULL);
+        pthread_join(thread, NULL);
+        setup(NULL);
+    }
+}
+
 // A fork has no thread to give it back to, and the sockets are its parent's.
 static void test_not_in_a_fork(void **state)
 {
@@ -267,6 +300,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_many_callers, setup, teardown),
         cmocka_unit_test_setup_teardown(test_mail_comes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_given_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stopped_while_borrowed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_not_in_a_fork, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
