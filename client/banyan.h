@@ -492,6 +492,9 @@ typedef struct banyan_worker_info {
     uint64_t seen_bandwidth; // at which it has computed of late; 0: not known
     uint64_t cold_bytes;     // of used_bytes: in its files alone (--store), and read when they are used
     char version[32];        // of its program; "": it has not said, an older build
+    // Why it computes on its processor, though it was to look for a device (--device auto) and there is hardware for one:
+    // printable ASCII; "": nothing to say
+    char no_device[192];
 } banyan_worker_info;
 typedef struct banyan_limit {    // what may be had at once of something
     char name[65], flag[65];     // flag: that raises it; "": none does

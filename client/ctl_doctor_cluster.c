@@ -92,6 +92,19 @@ static void check_kernels(struct ctl_doctor *d, const banyan_cluster_info *info)
         ctl_doctor_find(d, CTL_DOCTOR_OK, "kernel", "", "all workers compute with %s", first->kernel);
 }
 
+static void check_devices(struct ctl_doctor *d, const banyan_cluster_info *info)
+{
+    for (uint32_t i = 0; i < info->n_workers; i++) {
+        const banyan_worker_info *w = &info->workers[i];
+        if (is_active(w) && w->no_device[0])
+            ctl_doctor_find(
+                d, CTL_DOCTOR_WARN, "device",
+                "a newer driver there, or a banyan-cuda.so that was built with the driver's CUDA; "
+                "--device cpu where the processor is meant",
+                "worker %s computes on its processor: %s", w->name, w->no_device);
+    }
+}
+
 static void check_hosts(struct ctl_doctor *d, const banyan_cluster_info *info)
 {
     const banyan_worker_info *first = NULL;
@@ -183,6 +196,7 @@ void ctl_doctor_cluster(struct ctl_doctor *d)
     }
     check_hosts(d, &info);
     check_kernels(d, &info);
+    check_devices(d, &info);
     check_sessions(d, &info);
     check_limits(d, &info);
     banyan_cluster_info_free(&info);

@@ -123,6 +123,38 @@ static enum ctl_exit show_status(struct ctl *ctl)
     return CTL_OK;
 }
 
+#define NAMES_SHOWN 4u // of workers with the same reason
+
+static const char *no_device(const json_t *rows, size_t i)
+{
+    const json_t *row = json_array_get(rows, i);
+    bool lost = strcmp(json_string_value(json_object_get(row, "state")), "lost") == 0;
+    return lost ? "" : json_string_value(json_object_get(row, "no_device"));
+}
+
+// Below the table, where it takes no column: a line for each reason why workers compute on their processors.
+static void print_no_device(const json_t *rows)
+{
+    size_t n = json_array_size(rows), lines = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *why = no_device(rows, i);
+        size_t same = 0;
+        bool said = !why[0];
+        for (size_t k = 0; k < i && !said; k++)
+            said = strcmp(why, no_device(rows, k)) == 0;
+        if (said)
+            continue;
+        fputs(lines++ ? "" : "\n", stdout);
+        for (size_t k = i; k < n; k++)
+            if (strcmp(why, no_device(rows, k)) == 0 && same++ < NAMES_SHOWN)
+                printf("%s%s", same == 1 ? "" : ", ",
+                       json_string_value(json_object_get(json_array_get(rows, k), "name")));
+        if (same > NAMES_SHOWN)
+            printf(" and %zu more", same - NAMES_SHOWN);
+        printf(same == 1 ? " computes on its processor: %s\n" : " compute on their processors: %s\n", why);
+    }
+}
+
 static enum ctl_exit show_workers(struct ctl *ctl)
 {
     banyan_cluster_info info;
@@ -137,7 +169,7 @@ static enum ctl_exit show_workers(struct ctl *ctl)
                  w->slow && !ctl->json ? ", slow" : "");
         json_array_append_new(
             rows, json_pack("{s:s, s:s, s:s, s:b, s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, "
-                            "s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s}",
+                            "s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s}",
                             "name", w->name, "host", w->host, "state", state, "draining", w->draining,
                             "drain_reason", w->drain_reason, "moves", (int)w->moves, "endpoint", w->endpoint,
                             "capacity_bytes", ctl_json_u64(w->capacity_bytes), "used_bytes",
@@ -149,7 +181,7 @@ static enum ctl_exit show_workers(struct ctl *ctl)
                             ctl_json_u64(w->quarantined_bytes), "quarantined_sessions",
                             ctl_json_u64(w->quarantined_sessions), "slow", w->slow, "seen_bandwidth",
                             w->seen_bandwidth ? ctl_json_u64(w->seen_bandwidth) : json_null(), "cold_bytes",
-                            ctl_json_u64(w->cold_bytes), "version", w->version));
+                            ctl_json_u64(w->cold_bytes), "version", w->version, "no_device", w->no_device));
     }
     banyan_cluster_info_free(&info);
     static const struct ctl_column columns[] = {
@@ -177,7 +209,10 @@ static enum ctl_exit show_workers(struct ctl *ctl)
     };
     if (json_array_size(rows) == 0)
         fprintf(stderr, "no workers: start some with banyan-worker --coordinator ENDPOINT\n");
-    ctl_print_rows(ctl, rows, columns);
+    ctl_print_rows(ctl, json_incref(rows), columns);
+    if (!ctl->json)
+        print_no_device(rows);
+    json_decref(rows);
     return CTL_OK;
 }
 
@@ -285,7 +320,8 @@ const struct ctl_command ctl_info_commands[] = {
      "for "
      "messages, partial results and workspaces (of 256M: 128 MiB; 'banyan-worker --help').\nOf a worker that "
      "is lost "
-     "there is none.",
+     "there is none. Below the table: why workers compute on their processors, though they were to\nlook for "
+     "a device (--device auto) and their machines have hardware for one.",
      watch_options, 0, 0, run_workers, NULL},
     {"plan", "SESSION", "the tree that answers a session's steps",
      "Draws the tree of workers that answers the steps of a session (id or name),\nwith the part of each and "

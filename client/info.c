@@ -301,6 +301,9 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         client_copy_text(to->state, sizeof to->state, from->state);
         client_copy_text(to->kernel, sizeof to->kernel, from->kernel);
         client_copy_text(to->version, sizeof to->version, from->version);
+        client_copy_text(to->no_device, sizeof to->no_device, from->no_device);
+        for (char *at = to->no_device; *at; at++) // it is printed as it is
+            *at = *at >= ' ' && *at <= '~' ? *at : '?';
         client_copy_text(to->engine, sizeof to->engine, from->engine);
         to->capacity_bytes = from->capacity_bytes;
         to->used_bytes = from->used_bytes;

@@ -408,6 +408,7 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->bandwidth = w->bandwidth;
     m->kernel = (char *)w->kernel;
     m->version = (char *)w->version;
+    m->no_device = (char *)w->no_device;
     m->chunks = w->chunks;
     m->tokens = w->tokens;
     m->steps = w->steps;

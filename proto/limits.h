@@ -29,6 +29,7 @@
 #define PROTO_COLLECTIVE_ID_MAX 128 // bytes
 #define PROTO_TRACE_BYTES       25  // common/trace.h; or none
 
+#define PROTO_NO_DEVICE_MAX     191                 // bytes of why a worker computes on its processor
 #define PROTO_EDGES_DOWN_MAX    64                  // named in a heartbeat
 #define PROTO_LACKING_MAX       64u                 // sessions in a heartbeat
 #define PROTO_WORKER_LIMITS_MAX 24                  // told in a heartbeat
@@ -125,6 +126,7 @@
     X(limit, worker, 64)                                                                                     \
     X(worker_info, drain_reason, 128)                                                                        \
     X(worker_info, version, 31)                                                                              \
+    X(worker_info, no_device, PROTO_NO_DEVICE_MAX)                                                           \
     X(worker_drain_request, worker, 64)                                                                      \
     X(worker_drain_request, reason, 128)                                                                     \
     X(worker_forget_request, worker, 64)                                                                     \

@@ -156,7 +156,8 @@ static enum common_code set_device(struct worker_daemon_options *out, const stru
                                             .module = words->module,
                                             .limit_bytes = out->config.memory_bytes,
                                             .place = out->place};
-    enum common_code code = worker_device_open(&options, &out->device, err);
+    enum common_code code = worker_device_open(&options, &out->device, out->no_device, err);
+    out->config.no_device = out->no_device;
     if (code != COMMON_OK || !out->device)
         return code;
     out->config.device = out->device;
@@ -266,7 +267,8 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          0, 0},
         {"device", 0, COMMON_OPTION_STRING, &words->device, "auto|cpu|DEVICE",
          "What holds K and V and computes: cpu, a device as cuda:0, or auto (a device\n"
-         "where there is one, else the processor). Default: auto.",
+         "where there is one, else the processor; 'banyanctl workers' says why, where\n"
+         "there is hardware for one). Default: auto.",
          0, 0},
         {"device-module", 0, COMMON_OPTION_STRING, &words->module, "PATH",
          "Module that serves the device. Default: banyan-cuda.so beside this program, in\n"

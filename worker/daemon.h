@@ -19,6 +19,7 @@ struct worker_daemon_options {
     struct worker_device *device; // the caller's to close, likewise
     struct worker_engine *engine; // likewise, last
     char name[65], host[65];
+    char no_device[PROTO_NO_DEVICE_MAX + 1]; // why `auto` came to nothing: worker/device.h
 };
 
 // CANCELLED after --help or --version; INVALID_ARGUMENT for a wrong command line; other codes when the secret

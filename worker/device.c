@@ -2,6 +2,8 @@
 #include "worker/device.h"
 
 #include <assert.h>
+#include <dirent.h>
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,47 +93,79 @@ static uint32_t share_out(const struct worker_device_options *options, const str
     return 0;
 }
 
+// Device files of NVIDIA's driver, or its library, which a module has loaded to ask it.
+static bool hardware_is_there(const char *folder)
+{
+    bool found = false;
+    DIR *dir = opendir(folder ? folder : "/dev");
+    const struct dirent *entry;
+    // cppcheck-suppress readdirCalled ; the stream is this function's
+    while (dir && !found && (entry = readdir(dir)))
+        found = strncmp(entry->d_name, "nvidia", 6) == 0;
+    if (dir)
+        closedir(dir);
+    void *library = found ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (library)
+        dlclose(library);
+    return found || library;
+}
+
+// The processor instead of a device. Where there is hardware, the machine was most likely meant to compute on it.
+static void keep_why(const struct worker_device_options *options, const struct common_error *why,
+                     char no_device[PROTO_NO_DEVICE_MAX + 1])
+{
+    if (why->code != COMMON_FAILED_PRECONDITION && !hardware_is_there(options->dev)) {
+        common_log(options->module ? COMMON_LOG_INFO : COMMON_LOG_DEBUG, "device=cpu: %s", why->message);
+        return;
+    }
+    snprintf(no_device, PROTO_NO_DEVICE_MAX + 1, "%.*s", PROTO_NO_DEVICE_MAX, why->message);
+    for (char *at = no_device; *at; at++)
+        *at = *at >= ' ' && *at <= '~' ? *at : '?';
+    common_log_warn("device=cpu: %s", why->message);
+}
+
 static enum common_code open_auto(const struct worker_device_options *options, struct worker_device **out,
-                                  struct common_error *err)
+                                  char no_device[PROTO_NO_DEVICE_MAX + 1], struct common_error *err)
 {
     char path[4096];
     const struct kernels_device_ops *ops = NULL;
-    struct common_error why;
-    *out = NULL;
+    struct common_error why = {0};
     if (!options->module && !worker_module_find("cuda", path, sizeof path)) {
-        common_log_debug("device=cpu: there is no module banyan-cuda.so");
+        common_error_set(&why, COMMON_UNAVAILABLE,
+                         "there is no module banyan-cuda.so beside the program or in ../lib");
+        keep_why(options, &why, no_device);
         return COMMON_OK;
     }
     enum common_code code = module_load(options->module ? options->module : path, &ops, &why);
     if (code != COMMON_OK && options->module) // a module that was named is meant
         return common_error_set(err, code, "%s", why.message);
     uint32_t count = 0;
-    if (code == COMMON_OK) {
-        why.message[0] = '\0';
+    if (code != COMMON_OK) {
+        why.code = COMMON_UNAVAILABLE; // it says nothing of hardware
+    } else {
+        common_error_set(&why, COMMON_UNAVAILABLE, "the module sees no device");
         count = ops->count(&why);
     }
     if (count == 0) {
-        // A driver that is too old is a machine that was meant to compute on its device
-        enum common_log_level level =
-            code == COMMON_OK && why.message[0] && why.code == COMMON_FAILED_PRECONDITION ? COMMON_LOG_WARN
-                                                                                          : COMMON_LOG_INFO;
-        common_log(level, "device=cpu: %s", why.message[0] ? why.message : "the module sees no device");
+        keep_why(options, &why, no_device);
         return COMMON_OK;
     }
     return open_at(options, ops, share_out(options, ops, count), out, err);
 }
 
 enum common_code worker_device_open(const struct worker_device_options *options, struct worker_device **out,
-                                    struct common_error *err)
+                                    char no_device[PROTO_NO_DEVICE_MAX + 1], struct common_error *err)
 {
-    char name[32], path[4096];
+    char name[32], path[4096], unread[PROTO_NO_DEVICE_MAX + 1];
     uint32_t index;
     const struct kernels_device_ops *ops = NULL;
     *out = NULL;
+    no_device = no_device ? no_device : unread;
+    no_device[0] = '\0';
     if (strcmp(options->wanted, "cpu") == 0)
         return COMMON_OK;
     if (strcmp(options->wanted, "auto") == 0)
-        return open_auto(options, out, err);
+        return open_auto(options, out, no_device, err);
     if (!name_parse(options->wanted, name, &index))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--device is auto, cpu or NAME:INDEX as cuda:0; try 'banyan-worker --help'");

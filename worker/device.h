@@ -12,6 +12,7 @@
 #include "common/loop.h"
 #include "common/status.h"
 #include "kernels/device.h"
+#include "proto/limits.h"
 #include "worker/memory.h"
 #include "worker/place.h"
 
@@ -22,14 +23,17 @@ struct worker_device_options {
     const char *module;               // path; NULL: banyan-NAME.so beside the program or in ../lib, of cuda
     uint64_t limit_bytes;             // of device memory; 0: what is free, less a reserve
     const struct worker_place *place; // with "auto", workers of a host share the devices out; NULL: the first
+    const char *dev;                  // where the system's device files are; NULL: /dev
 };
 
-// *out is NULL for the processor: with "cpu", and with "auto" where there is no module or no device (logged; a
-// driver that is too old for the module as a warning).
+// *out is NULL for the processor: with "cpu", and with "auto" where there is no module or no device.
+// no_device: why "auto" came to nothing on a machine that has hardware for it (nvidia* among its device files, or the
+// driver's library loaded, or a driver that is too old for the module), in printable ASCII; logged as a warning. ""
+// otherwise. NULL is allowed.
 // INVALID_ARGUMENT: `wanted` is none of those; FAILED_PRECONDITION: no such module or device, or it is of
 // another version; UNAVAILABLE, RESOURCE_EXHAUSTED: the module's reason.
 enum common_code worker_device_open(const struct worker_device_options *options, struct worker_device **out,
-                                    struct common_error *err);
+                                    char no_device[PROTO_NO_DEVICE_MAX + 1], struct common_error *err);
 void worker_device_close(struct worker_device *device); // no job is under way; NULL is allowed
 
 const struct kernels_device_info *worker_device_info(const struct worker_device *device);

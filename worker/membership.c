@@ -65,7 +65,7 @@ static const unsigned transitions[MEMBERSHIP_STATES] = {
 struct worker_membership {
     struct worker_membership *next; // of the list of endpoints
     struct worker_membership_options options;
-    char *strings[8]; // copies, freed at the end; the last one may be NULL
+    char *strings[9]; // copies, freed at the end; the last one may be NULL
     char public[PROTO_ENDPOINT_MAX], edge[PROTO_ENDPOINT_MAX]; // as they are advertised
     enum membership_state state;
     struct proto_channel *channel;
@@ -212,6 +212,7 @@ static void ask(struct worker_membership *m)
     body.engine = m->strings[6];
     body.control = PROTO_CONTROL_VERSION;
     body.version = (char *)BANYAN_VERSION;
+    body.no_device = m->strings[7];
     if (o->group) {
         body.engine_algorithm = (char *)o->group->algorithm;
         body.group = (char *)o->group->id;
@@ -339,10 +340,10 @@ static void advertise(const struct worker_membership *m, const char *listens, bo
     snprintf(out, PROTO_ENDPOINT_MAX, "%s", listens);
     if (proto_endpoint_parse(listens, &endpoint, NULL) != COMMON_OK || endpoint.kind == PROTO_ENDPOINT_UNIX)
         return;
-    if (m->strings[7]) {
+    if (m->strings[8]) {
         if (keep && proto_endpoint_is_loopback(&endpoint))
             return;
-        snprintf(endpoint.host, sizeof endpoint.host, "%s", m->strings[7]);
+        snprintf(endpoint.host, sizeof endpoint.host, "%s", m->strings[8]);
     } else if (!proto_endpoint_is_any(&endpoint)) {
         return;
     } else if (!proto_channel_own_host(m->channel, endpoint.host)) {
@@ -397,19 +398,20 @@ static enum common_code membership_open(struct common_loop *loop,
     enum common_code code = COMMON_RESOURCE_EXHAUSTED;
     if (!m)
         return common_error_set(err, code, "the system has no memory");
-    const char *given[8] = {coordinator,
+    const char *given[9] = {coordinator,
                             options->name,
                             options->host,
                             options->endpoint,
                             options->edge_endpoint,
                             options->kernel,
                             options->engine ? options->engine : "stream",
+                            options->no_device ? options->no_device : "",
                             options->advertise};
     m->options = *options;
     m->pause_ns = PAUSE_FIRST_NS;
     m->opened_ns = common_clock_ns();
     m->instance = instance;
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 9; i++)
         if (given[i] && !(m->strings[i] = strdup(given[i]))) {
             common_error_set(err, code, "the system has no memory");
             goto fail;
@@ -517,7 +519,7 @@ void worker_membership_free(struct worker_membership *first)
         next = m->next;
         proto_channel_close(m->channel);
         common_timer_free(m->timer);
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < 9; i++)
             free(m->strings[i]);
         free(m);
     }

@@ -38,6 +38,7 @@ struct worker_membership_options { // strings are copied
     // by which this worker reaches the coordinator. A public endpoint on loopback stays so with keep_endpoint.
     const char *advertise;
     bool keep_endpoint;
+    const char *no_device; // why it computes on its processor (worker/device.h); NULL: nothing to say
     const struct reduce_module_group *group; // of the engine, kept; NULL: none
     const struct common_secret *secret;
     struct common_tls *tls; // for a coordinator at tls://; NULL: none

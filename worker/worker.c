@@ -226,6 +226,7 @@ static enum common_code worker_join(struct worker *worker, const struct worker_c
                                                              : 0,
                                                 .engine = worker_engine_name(config->engine),
                                                 .group = worker_engine_group(config->engine),
+                                                .no_device = config->no_device,
                                                 .term = &worker->term,
                                                 .stats = membership_stats,
                                                 .measure = membership_measure,

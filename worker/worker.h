@@ -46,6 +46,7 @@ struct worker_config {           // strings are copied
     uint32_t read_ahead;              // layers that are read from it before they are asked for
     struct worker_files *files;       // it, open, taken over; NULL: worker_new opens it
     struct worker_device *device;     // that holds K and V and computes, kept; NULL: the team does
+    const char *no_device;            // why not (worker/device.h), kept; NULL: nothing to say
     struct worker_engine *engine;     // offered beside `stream`, kept; NULL: none
     struct common_tracer *tracer;     // of steps' spans, kept; NULL: none
     uint32_t threads;                 // of the compute team, >= 1

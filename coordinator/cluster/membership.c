@@ -407,6 +407,16 @@ static bool printable(const char *text, size_t max)
     return true;
 }
 
+// A sentence for people; "" is one.
+static bool readable(const char *text, size_t max)
+{
+    size_t len = strlen(text);
+    for (size_t i = 0; i < len && len <= max; i++)
+        if (text[i] < ' ' || text[i] > '~')
+            return false;
+    return len <= max;
+}
+
 static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uint64_t term,
                                        struct proto_status *status)
 {
@@ -428,6 +438,10 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uin
     if (strlen(m->version) > 31 || (m->version[0] && !printable(m->version, 31)))
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "a version has at most 31 printable characters");
+    if (!readable(m->no_device, PROTO_NO_DEVICE_MAX))
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "why there is no device has at most %d printable characters",
+                                PROTO_NO_DEVICE_MAX);
     if (!m->instance || !m->capacity_bytes || !m->bandwidth)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "instance, capacity and bandwidth must not be zero");
@@ -611,6 +625,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     snprintf(w->host, sizeof(w->host), "%s", m->host);
     snprintf(w->kernel, sizeof(w->kernel), "%s", m->kernel);
     snprintf(w->version, sizeof(w->version), "%s", m->version);
+    snprintf(w->no_device, sizeof(w->no_device), "%s", m->no_device);
     snprintf(w->endpoint, sizeof(w->endpoint), "%s", m->endpoint);
     snprintf(w->edge_endpoint, sizeof(w->edge_endpoint), "%s", m->edge_endpoint);
     w->capacity_bytes = m->capacity_bytes;

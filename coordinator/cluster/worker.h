@@ -47,7 +47,8 @@ struct coordinator_worker {
                    // is told
     enum coordinator_worker_state state;
     char name[65], host[65], kernel[65], endpoint[160], edge_endpoint[160];
-    char version[32];  // of its program; "": it has not said
+    char version[32];                        // of its program; "": it has not said
+    char no_device[PROTO_NO_DEVICE_MAX + 1]; // why it computes on its processor; "": nothing to say
     char trouble[160]; // why the last try to link to its edge endpoint came to nothing; "": none did
     char engine[16], algorithm[33], group[65]; // offered beside stream; "" where there is none
     uint32_t group_rank, group_size;

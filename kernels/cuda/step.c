@@ -460,8 +460,23 @@ static void *wait_and_tell(void *arg)
     return NULL;
 }
 
+// The driver loads a kernel when it is first used, which may wait for all that is on the device's streams. Those of the
+// classes are loaded where their attributes are set.
+static cudaError_t load_kernels(void)
+{
+    const struct cuda_kernel *const others[] = {&cuda_merge, &cuda_read, &cuda_copies};
+    struct cudaFuncAttributes attributes;
+    cudaError_t error = cudaSuccess;
+    for (uint32_t i = 0; i < sizeof(others) / sizeof(others[0]) && error == cudaSuccess; i++)
+        error = cudaFuncGetAttributes(&attributes, others[i]->function);
+    return error;
+}
+
 enum common_code cuda_step_init(struct kernels_device *device, struct common_error *err)
 {
+    enum common_code loaded = cuda_device_check(device, load_kernels(), "the kernels", err);
+    if (loaded != COMMON_OK)
+        return loaded;
     for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
         const struct cuda_kernel *kernel = cuda_plan_kernel(c);
         cudaError_t error =

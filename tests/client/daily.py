@@ -35,9 +35,15 @@ class Cluster:
         self.start("coordinator", "banyan-coordinator", "--listen", self.endpoint, "--store", f"{self.folder}/store.db",
                    "--heartbeat", "2s", "--ticket-life", "1s", *self.more)
 
-    def worker(self, name, *args):
+    def worker(self, name, *args, device="cpu"):
         self.start(name, "banyan-worker", "--coordinator", self.endpoint, "--name", name, "--host", f"host-{name}", "--memory",
-                   "64M", "--device", "cpu", "--bandwidth", "1G", "--edge-listen", f"unix://{self.folder}/{name}.sock", *args)
+                   "64M", "--device", device, "--bandwidth", "1G", "--edge-listen", f"unix://{self.folder}/{name}.sock", *args)
+
+    def worker_without(self, name, why):
+        """A worker that looks for a device with no_device.c, which says why there is none."""
+        os.environ["BANYAN_TEST_NO_DEVICE"] = why
+        self.worker(name, "--device-module", os.environ["BANYAN_TEST_MODULE"], device="auto")
+        del os.environ["BANYAN_TEST_NO_DEVICE"]
 
     def stop(self, name, sig=signal.SIGTERM):
         process = self.processes.pop(name)

@@ -52,6 +52,14 @@ class Doctor(unittest.TestCase):
             self.assertEqual(said[level], sum(len(texts) for (of, _), texts in found.items() if of == level))
         return found
 
+    def test_no_device(self):
+        self.start("a")
+        self.cluster.worker_without("b", "no CUDA device: the driver is of CUDA 12.4")
+        self.cluster.ctl("wait", "workers", "2")
+        found = self.doctor()
+        self.assertEqual(found["warn", "device"], ["worker b computes on its processor: no CUDA device: the driver is of CUDA 12.4"])
+        self.assertIn("--device cpu", self.cluster.ctl("doctor")[0])
+
     def test_well(self):
         self.start("a", "b")
         found = self.doctor()

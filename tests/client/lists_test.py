@@ -64,6 +64,38 @@ class Lists(unittest.TestCase):
         self.assertIn(" VERSION ", self.cluster.ctl("workers")[0].split("\n")[0])
 
 
+class NoDevice(unittest.TestCase):
+    """Workers that were to look for a device, and compute on their processors: below the table, once for each reason."""
+
+    OLD = "no CUDA device: the driver is of CUDA 12.4, the module of CUDA 13.0"
+
+    def test_workers(self):
+        cluster = daily.Cluster(BIN)
+        self.addCleanup(cluster.close)
+        cluster.coordinator()
+        for i in range(6):
+            cluster.worker_without(f"old-{i}", self.OLD)
+        cluster.worker_without("odd", "\x1b[31mred\nand " + "long " * 60)
+        cluster.worker("plain")
+        cluster.ctl("wait", "workers", "8")
+        said = {w["name"]: w["no_device"] for w in cluster.json("workers")}
+        self.assertEqual({said[f"old-{i}"] for i in range(6)}, {self.OLD})
+        self.assertEqual(said["plain"], "")
+        self.assertEqual(said["odd"], ("?[31mred?and " + "long " * 60)[:191])
+        text = cluster.ctl("workers")[0]
+        table, below = text.split("\n\n")
+        below = below.splitlines()
+        self.assertEqual(len(table.split("\n")), 9)
+        self.assertNotIn("12.4", table)
+        names = {w["name"] for w in cluster.json("workers")}
+        line = next(of for of in below if "12.4" in of)
+        head, tail = line.split(" and 2 more compute on their processors: ")
+        self.assertEqual(tail, self.OLD)
+        self.assertEqual(len(set(head.split(", ")) & names), 4)
+        self.assertTrue(next(of for of in below if "red" in of).startswith("odd computes on its processor: ?[31mred?and long "))
+        self.assertEqual(len(below), 2)
+
+
 class Memory(unittest.TestCase):
     """Who holds how much of a session, and what of it its forks have, too."""
 

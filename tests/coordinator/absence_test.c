@@ -30,6 +30,7 @@ struct play {
     bool registered;
     enum common_code code;
     unsigned inventories;
+    const char *no_device; // that it registers with; NULL: ""
 };
 
 static void on_inventory(void *arg, struct proto_request *request)
@@ -151,6 +152,8 @@ static void join_seeing(struct play *p, uint64_t term)
     body.instance = body.capacity_bytes = body.bandwidth = 1;
     body.control = PROTO_CONTROL_VERSION;
     body.seen_term = term;
+    if (p->no_device)
+        body.no_device = (char *)p->no_device;
     struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_REGISTER,
                               .body = &body.base,
                               .deadline_ns = common_clock_after(30 * COMMON_NS_PER_S),
@@ -250,6 +253,45 @@ static void forged_terms_have_an_end(void **state)
     while (!p.registered)
         turn(&p, COMMON_NS_PER_MS);
     assert_int_equal(p.code, COMMON_OK);
+    finish(&p);
+}
+
+// Why a worker computes on its processor is a line for people, whatever the worker is.
+static void why_there_is_no_device(void **state)
+{
+    (void)state;
+    struct play p;
+    char longest[PROTO_NO_DEVICE_MAX + 1], longer[PROTO_NO_DEVICE_MAX + 2];
+    memset(longest, 'y', sizeof longest - 1);
+    memset(longer, 'y', sizeof longer - 1);
+    longest[sizeof longest - 1] = longer[sizeof longer - 1] = '\0';
+    const char *const wrong[] = {"a\nb", "\033[31mred", "\x7f", "caf\xc3\xa9", longer};
+    const char *const right[] = {longest, "no CUDA device: the driver is of CUDA 12.4", ""};
+    begin(&p);
+    open_edges(&p);
+    open_channel(&p);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        p.no_device = wrong[i];
+        join_seeing(&p, 0);
+        while (!p.registered)
+            turn(&p, COMMON_NS_PER_MS);
+        assert_int_equal(p.code, COMMON_INVALID_ARGUMENT);
+    }
+    assert_null(p.c->cluster.workers[0]);
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        p.no_device = right[i];
+        proto_channel_close(p.channel); // as one that was started anew
+        open_channel(&p);
+        join_seeing(&p, 0);
+        while (!p.registered)
+            turn(&p, COMMON_NS_PER_MS);
+        assert_int_equal(p.code, COMMON_OK);
+        reach(&p, COORDINATOR_WORKER_ACTIVE);
+        assert_string_equal(p.c->cluster.workers[0]->no_device, right[i]);
+        close_edges(&p);
+        reach(&p, COORDINATOR_WORKER_LOST);
+        open_edges(&p);
+    }
     finish(&p);
 }
 
@@ -362,6 +404,7 @@ int main(void)
         cmocka_unit_test(heartbeats),
         cmocka_unit_test(heartbeats_of_others),
         cmocka_unit_test(forged_terms_have_an_end),
+        cmocka_unit_test(why_there_is_no_device),
         cmocka_unit_test(a_broken_link),
         cmocka_unit_test(a_worker_that_registers),
         cmocka_unit_test(an_idle_session),

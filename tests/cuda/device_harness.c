@@ -22,6 +22,8 @@ struct kernels_device *device;
 static double worst_o[6], worst_lse[6]; // by KV type
 static char worst_case[6][120];
 
+static unsigned (*late_loads)(void);
+
 bool harness_load(const char *path)
 {
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -34,7 +36,14 @@ bool harness_load(const char *path)
         fprintf(stderr, "%s has no table of this version\n", path);
         return false;
     }
+    void *counts = dlsym(module, "emulated_late_loads");
+    memcpy(&late_loads, &counts, sizeof counts);
     return true;
+}
+
+unsigned harness_late_loads(void)
+{
+    return late_loads ? late_loads() : 0;
 }
 
 static void *allocate(uint64_t bytes)

@@ -12,6 +12,9 @@ extern struct kernels_device *device;        // open in `numbers`
 // Opens the module's table. False: the file cannot be opened or is of another kind (a sentence is printed).
 bool harness_load(const char *path);
 
+// Kernels that were loaded by their first launch, as the emulated runtime counts them; 0 on a GPU, which does not say.
+unsigned harness_late_loads(void);
+
 // The keys of several sets of data (one a KV head; equal shapes and positions), encoded for the device and
 // for the reference alike, cut into runs of lengths[i % n].
 struct placed {

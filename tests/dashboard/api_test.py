@@ -49,6 +49,7 @@ class Api(unittest.TestCase):
             self.assertGreater(w["capacity_bytes"], 0)
             self.assertGreater(w["planned_bandwidth"], 0)
             self.assertGreater(w["chunks"], 0)
+            self.assertIsInstance(w["no_device"], str)
 
     def test_plans(self):
         plans = self.cluster.api("plans")["plans"]

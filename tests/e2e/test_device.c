@@ -326,6 +326,30 @@ static void a_lost_device_gives_no_numbers(void **state)
     close(collector);
 }
 
+// A driver that is too old for the module: the worker serves on its processor, and everybody who looks is told.
+static void an_old_driver_is_told(void **state)
+{
+    (void)state;
+    const char *const args[] = {"--device", "auto", "--device-module", module, "--bandwidth", "1G", NULL};
+    const char *const *const each[] = {args, on_cpu};
+    setenv("BANYAN_EMULATED_DRIVER", "12040", 1);
+    struct harness_cluster *cluster = start(each, 2, "64M");
+    unsetenv("BANYAN_EMULATED_DRIVER");
+    banyan_client *client = support_connect(cluster, "unix");
+    banyan_cluster_info info;
+    OK(banyan_cluster_get_info(client, &info, ERR));
+    assert_int_equal(info.n_workers, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        bool looked = strcmp(info.workers[i].name, "w0") == 0;
+        assert_int_equal(strstr(info.workers[i].no_device, "CUDA 12.4") != NULL, looked);
+        assert_int_equal(info.workers[i].no_device[0] != '\0', looked);
+        assert_int_not_equal(strncmp(info.workers[i].kernel, "cuda", 4), 0);
+    }
+    banyan_cluster_info_free(&info);
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
 static bool sees_a_device(void)
 {
     void *handle = dlopen(module, RTLD_NOW | RTLD_LOCAL);
@@ -343,6 +367,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(layers_may_differ),
         cmocka_unit_test(a_full_device_refuses),
         cmocka_unit_test(a_lost_device_gives_no_numbers),
+        cmocka_unit_test(an_old_driver_is_told),
     };
     const struct CMUnitTest on_gpu[] = {
         cmocka_unit_test(processor_and_device_serve_one_session),

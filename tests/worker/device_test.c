@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device behind its module: choosing it, its memory, jobs in line, cancelling, and being lost. argv[1]: the
-// emulated module; argv[2]: "driver", of too old a one, or which kernel faults.
+// emulated module; argv[2]: "driver", of too old a one, "none", or which kernel faults.
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,11 +24,18 @@ static const char *module;
 static const struct kernels_spec spec = {
     .kv_type = KERNELS_KV_F32, .k_dim = DIM, .v_dim = DIM, .q_heads = 1, .kv_heads = 1, .scale = 0.125f};
 
+static const char *dev = "/proc/self"; // device files: none of NVIDIA's
+static char no_device[PROTO_NO_DEVICE_MAX + 1];
+
 static enum common_code open_device(const char *wanted, const char *path, struct worker_device **out)
 {
-    struct worker_device_options options = {.wanted = wanted, .module = path, .limit_bytes = 64 << 20};
+    struct worker_device_options options = {
+        .wanted = wanted, .module = path, .limit_bytes = 64 << 20, .dev = dev};
     struct common_error err;
-    return worker_device_open(&options, out, &err);
+    memset(no_device, 'x', sizeof no_device);
+    enum common_code code = worker_device_open(&options, out, no_device, &err);
+    assert_non_null(memchr(no_device, '\0', sizeof no_device));
+    return code;
 }
 
 static void it_is_chosen_by_name(void **state)
@@ -38,6 +46,7 @@ static void it_is_chosen_by_name(void **state)
     assert_null(device);
     assert_int_equal(open_device("auto", NULL, &device), COMMON_OK); // there is none beside this program
     assert_null(device);
+    assert_string_equal(no_device, "");
     static const char *const wrong[] = {"",        "cuda",   "cuda:",  ":0",      "cuda:x",
                                         "cuda:0x", "CUDA:0", "../x:0", "cuda:-1", "cuda:123456"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
@@ -51,8 +60,36 @@ static void it_is_chosen_by_name(void **state)
     assert_non_null(device);
     assert_true(strncmp(worker_device_text(device), "cuda:0 (", 8) == 0);
     assert_string_equal(worker_device_text(NULL), "cpu");
+    assert_string_equal(no_device, "");
     worker_device_close(device);
     worker_device_close(NULL);
+}
+
+// Without a module, and with one that sees no device: news where there is hardware, and where it was looked for.
+static void why_there_is_no_device(void **state)
+{
+    (void)state;
+    struct worker_device *device = NULL;
+    char folder[] = "/tmp/banyan-device-test-XXXXXX", file[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/nvidia0", folder);
+    common_log_set_level(COMMON_LOG_ERROR);
+    dev = folder;
+    for (int there = 0; there < 2; there++) {
+        if (there)
+            assert_int_equal(close(creat(file, 0600)), 0);
+        assert_int_equal(open_device("auto", NULL, &device), COMMON_OK);
+        assert_null(device);
+        assert_int_equal(strstr(no_device, "banyan-cuda.so") != NULL, there);
+        assert_int_equal(open_device("auto", module, &device), COMMON_OK);
+        assert_null(device);
+        assert_int_equal(strstr(no_device, "no CUDA device") != NULL, there);
+        assert_int_equal(open_device("cpu", module, &device), COMMON_OK);
+        assert_string_equal(no_device, "");
+    }
+    unlink(file);
+    rmdir(folder);
+    dev = "/proc/self";
 }
 
 // It computes on the processor, and says so as a warning, with both versions.
@@ -78,6 +115,8 @@ static void an_old_driver_is_warned_of(void **state)
     assert_true(n > 0);
     assert_non_null(strstr(said, "CUDA 12.4"));
     assert_non_null(strstr(said, "CUDA 13.0"));
+    assert_non_null(strstr(no_device, "CUDA 12.4")); // the driver says itself that it is there
+    assert_non_null(strstr(no_device, "CUDA 13.0"));
     assert_int_equal(open_device("cuda:0", module, &device), COMMON_FAILED_PRECONDITION);
 }
 
@@ -324,6 +363,11 @@ int main(int argc, char **argv)
     if (argc > 2 && strcmp(argv[2], "driver") == 0)
         return setenv("BANYAN_EMULATED_DRIVER", "12040", 1) == 0
                    ? cmocka_run_group_tests_name("driver", driver, NULL, NULL)
+                   : 2;
+    const struct CMUnitTest none[] = {cmocka_unit_test(why_there_is_no_device)};
+    if (argc > 2 && strcmp(argv[2], "none") == 0)
+        return setenv("BANYAN_EMULATED_DEVICES", "0", 1) == 0
+                   ? cmocka_run_group_tests_name("none", none, NULL, NULL)
                    : 2;
     if (argc > 2)
         return setenv("BANYAN_EMULATED_FAULT", argv[2], 1) == 0

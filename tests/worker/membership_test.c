@@ -43,7 +43,7 @@ struct office { // where workers register
     unsigned n_kept;
     unsigned registers, beats, accepted;
     uint64_t instance, seen_term, last_used;
-    char name[65], edge[128];
+    char name[65], edge[128], no_device[256];
 };
 
 static void on_register(void *arg, struct proto_request *request)
@@ -57,6 +57,7 @@ static void on_register(void *arg, struct proto_request *request)
     o->seen_term = body->seen_term;
     snprintf(o->name, sizeof o->name, "%s", body->name);
     snprintf(o->edge, sizeof o->edge, "%s", body->edge_endpoint);
+    snprintf(o->no_device, sizeof o->no_device, "%s", body->no_device);
     if (o->stands_by) {
         struct proto_status status;
         proto_status_set(&status, COMMON_UNAVAILABLE, "STANDBY", "not active");
@@ -153,6 +154,7 @@ static void join_at(struct office *o, const char *endpoints)
                                                 .endpoint = "tcp://127.0.0.1:1",
                                                 .edge_endpoint = "tcp://127.0.0.1:2",
                                                 .kernel = "k",
+                                                .no_device = "no CUDA device: none",
                                                 .secret = &o->secret,
                                                 .capacity_bytes = 1,
                                                 .bandwidth = 1,
@@ -205,6 +207,7 @@ static void it_registers_and_beats(void **state)
     assert_int_equal(o.last_used, 1234);
     assert_string_equal(o.name, "w");
     assert_string_equal(o.edge, "tcp://127.0.0.1:2");
+    assert_string_equal(o.no_device, "no CUDA device: none");
     end(&o);
 }
 

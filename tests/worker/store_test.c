@@ -534,7 +534,7 @@ int main(int argc, char **argv)
 {
     struct worker_device_options options = {.wanted = "cuda:0", .limit_bytes = 64 << 20};
     options.module = argc > 1 ? argv[1] : NULL;
-    if (argc > 1 && worker_device_open(&options, &device, NULL) != COMMON_OK)
+    if (argc > 1 && worker_device_open(&options, &device, NULL, NULL) != COMMON_OK)
         return 2;
     int failed = 0;
     for (uint32_t type = device ? KERNELS_KV_INT8 : KERNELS_KV_F32;

@@ -94,6 +94,7 @@ class WorkerInfo:
     seen_bandwidth: int
     cold_bytes: int
     version: str
+    no_device: str  # why it computes on its processor, though it was to look for a device; "": nothing to say
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def cluster_info(c: Any) -> ClusterInfo:
             quarantined_bytes=w.quarantined_bytes, quarantined_sessions=w.quarantined_sessions,
             draining=w.draining, drain_reason=text(w.drain_reason), moves=w.moves,
             slow=w.slow, seen_bandwidth=w.seen_bandwidth,
-            cold_bytes=w.cold_bytes, version=text(w.version),
+            cold_bytes=w.cold_bytes, version=text(w.version), no_device=text(w.no_device),
         )  # fmt: skip
 
     return ClusterInfo(

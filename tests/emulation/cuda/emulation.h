@@ -29,6 +29,9 @@ cudaError_t emulated_enqueue(cudaStream_t stream, bool (*ready)(void *arg), void
 // Whether all of it lies in one block of the device's memory, or of pinned memory.
 bool emulated_memory(const void *p, size_t bytes);
 
+// Kernels of this process that their first launch has loaded, so that it waited for all streams.
+unsigned emulated_late_loads(void);
+
 #ifdef __cplusplus
 }
 #endif

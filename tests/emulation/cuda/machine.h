@@ -46,6 +46,7 @@ struct emulated_machine {
     uint64_t launches = 0, fault_at = 0; // of the machine's thread
     uint64_t tickets = 0;
     std::set<const void *> loaded; // kernels
+    unsigned late_loads = 0;       // of these, by their first launch
     unsigned drains = 0;           // that wait now: nothing is put on streams
     cudaError_t lost = cudaSuccess;
 

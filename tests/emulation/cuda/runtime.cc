@@ -49,10 +49,12 @@ void check_copy(emulated_machine *m, const void *to, const void *from, size_t by
 }
 
 // A kernel that is used for the first time waits for the device.
-void load(emulated_machine *m, std::unique_lock<std::mutex> &held, const void *function)
+void load(emulated_machine *m, std::unique_lock<std::mutex> &held, const void *function, bool launched)
 {
-    if (m->loaded.insert(function).second)
-        m->drain(held);
+    if (!m->loaded.insert(function).second)
+        return;
+    m->late_loads += launched;
+    m->drain(held);
 }
 
 struct launch_call {
@@ -276,6 +278,12 @@ bool emulated_memory(const void *p, size_t bytes)
     return inside(m->device, p, bytes) || inside(m->pinned, p, bytes);
 }
 
+unsigned emulated_late_loads(void)
+{
+    std::lock_guard<std::mutex> held(emulated_the()->lock);
+    return emulated_the()->late_loads;
+}
+
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
     return enqueue(stream, [=] {
@@ -288,7 +296,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *function)
 {
     std::unique_lock<std::mutex> held(emulated_the()->lock);
-    load(emulated_the(), held, function);
+    load(emulated_the(), held, function, false);
     *attributes = {};
     attributes->maxThreadsPerBlock = CUDA_THREADS;
     return emulated_the()->lost;
@@ -298,7 +306,7 @@ cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute, int va
 {
     {
         std::unique_lock<std::mutex> held(emulated_the()->lock);
-        load(emulated_the(), held, function);
+        load(emulated_the(), held, function, false);
     }
     return static_cast<size_t>(value) <= SHARED ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -310,7 +318,7 @@ cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void *
         return cudaErrorInvalidValue;
     {
         std::unique_lock<std::mutex> held(emulated_the()->lock);
-        load(emulated_the(), held, function);
+        load(emulated_the(), held, function, true);
     }
     launch_call call = {reinterpret_cast<void (*)(cuda_launch)>(const_cast<void *>(function)),
                         *static_cast<const cuda_launch *>(arguments[0])};
