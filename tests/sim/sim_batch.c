@@ -25,8 +25,8 @@ void coordinator_batch_free(struct coordinator_batch *batch)
     free(batch);
 }
 
-static struct sim_op *add(struct coordinator_batch *batch, enum sim_op_kind kind, const char *name,
-                          uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+struct sim_op *sim_batch_add(struct coordinator_batch *batch, enum sim_op_kind kind, const char *name,
+                             uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
     if (batch->n == batch->cap) {
         batch->cap = batch->cap ? batch->cap * 2 : 4;
@@ -42,29 +42,29 @@ static struct sim_op *add(struct coordinator_batch *batch, enum sim_op_kind kind
 
 void coordinator_batch_term(struct coordinator_batch *batch, uint64_t term)
 {
-    add(batch, SIM_OP_META, "term", term, 0, 0, 0);
+    sim_batch_add(batch, SIM_OP_META, "term", term, 0, 0, 0);
 }
 
 void coordinator_batch_accept(struct coordinator_batch *batch)
 {
-    add(batch, SIM_OP_META, COORDINATOR_RESTORED_KEY, 0, 0, 0, 0);
+    sim_batch_add(batch, SIM_OP_META, COORDINATOR_RESTORED_KEY, 0, 0, 0, 0);
 }
 
 void coordinator_batch_worker(struct coordinator_batch *batch, const char *name, uint64_t instance)
 {
-    add(batch, SIM_OP_WORKER, name, instance, 0, 0, 0);
+    sim_batch_add(batch, SIM_OP_WORKER, name, instance, 0, 0, 0);
 }
 
 void coordinator_batch_worker_drop(struct coordinator_batch *batch, const char *name)
 {
-    add(batch, SIM_OP_WORKER_DROP, name, 0, 0, 0, 0);
+    sim_batch_add(batch, SIM_OP_WORKER_DROP, name, 0, 0, 0, 0);
 }
 
 void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
                                const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch,
                                uint32_t tenant)
 {
-    struct sim_op *op = add(batch, SIM_OP_SESSION, name, session, incarnation, epoch, tenant);
+    struct sim_op *op = sim_batch_add(batch, SIM_OP_SESSION, name, session, incarnation, epoch, tenant);
     op->bytes = malloc(spec_bytes ? spec_bytes : 1);
     if (!op->bytes)
         abort();
@@ -74,12 +74,12 @@ void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session
 
 void coordinator_batch_tenant(struct coordinator_batch *batch, uint32_t id, const char *name)
 {
-    add(batch, SIM_OP_TENANT, name, id, 0, 0, 0);
+    sim_batch_add(batch, SIM_OP_TENANT, name, id, 0, 0, 0);
 }
 
 void coordinator_batch_token(struct coordinator_batch *batch, const struct coordinator_token_row *row)
 {
-    struct sim_op *op = add(batch, SIM_OP_TOKEN, row->name, row->id, 0, 0, 0);
+    struct sim_op *op = sim_batch_add(batch, SIM_OP_TOKEN, row->name, row->id, 0, 0, 0);
     op->bytes = malloc(sizeof(*row));
     if (!op->bytes)
         abort();
@@ -89,22 +89,22 @@ void coordinator_batch_token(struct coordinator_batch *batch, const struct coord
 
 void coordinator_batch_token_used(struct coordinator_batch *batch, uint64_t id, uint64_t used_s)
 {
-    add(batch, SIM_OP_TOKEN_USED, "", id, used_s, 0, 0);
+    sim_batch_add(batch, SIM_OP_TOKEN_USED, "", id, used_s, 0, 0);
 }
 
 void coordinator_batch_token_drop(struct coordinator_batch *batch, uint64_t id)
 {
-    add(batch, SIM_OP_TOKEN_DROP, "", id, 0, 0, 0);
+    sim_batch_add(batch, SIM_OP_TOKEN_DROP, "", id, 0, 0, 0);
 }
 
 void coordinator_batch_quota(struct coordinator_batch *batch, uint32_t tenant, const char *name, uint64_t max)
 {
-    add(batch, SIM_OP_QUOTA, name, tenant, max, 0, 0);
+    sim_batch_add(batch, SIM_OP_QUOTA, name, tenant, max, 0, 0);
 }
 
 void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason)
 {
-    struct sim_op *op = add(batch, SIM_OP_DRAIN, worker, 0, 0, 0, 0);
+    struct sim_op *op = sim_batch_add(batch, SIM_OP_DRAIN, worker, 0, 0, 0, 0);
     op->bytes = strdup(reason);
     if (!op->bytes)
         abort();
@@ -113,88 +113,88 @@ void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker
 
 void coordinator_batch_resume(struct coordinator_batch *batch, const char *worker)
 {
-    add(batch, SIM_OP_RESUME, worker, 0, 0, 0, 0);
+    sim_batch_add(batch, SIM_OP_RESUME, worker, 0, 0, 0, 0);
 }
 
 void coordinator_batch_key(struct coordinator_batch *batch, uint64_t session, uint64_t key)
 {
-    add(batch, SIM_OP_KEY, "", session, key, 0, 0);
+    sim_batch_add(batch, SIM_OP_KEY, "", session, key, 0, 0);
 }
 
 void coordinator_batch_cut(struct coordinator_batch *batch, uint64_t session, uint64_t cut)
 {
-    add(batch, SIM_OP_CUT, "", session, cut, 0, 0);
+    sim_batch_add(batch, SIM_OP_CUT, "", session, cut, 0, 0);
 }
 
 void coordinator_batch_floor(struct coordinator_batch *batch, uint64_t session, uint64_t floor)
 {
-    add(batch, SIM_OP_FLOOR, "", session, floor, 0, 0);
+    sim_batch_add(batch, SIM_OP_FLOOR, "", session, floor, 0, 0);
 }
 
 void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session, uint64_t incarnation,
                                uint64_t epoch)
 {
-    add(batch, SIM_OP_NUMBERS, "", session, incarnation, epoch, 0);
+    sim_batch_add(batch, SIM_OP_NUMBERS, "", session, incarnation, epoch, 0);
 }
 
 void coordinator_batch_session_drop(struct coordinator_batch *batch, uint64_t session)
 {
-    add(batch, SIM_OP_SESSION_DROP, "", session, 0, 0, 0);
-    add(batch, SIM_OP_CHUNK_DROP, "", session, 0, UINT32_MAX, 0);
+    sim_batch_add(batch, SIM_OP_SESSION_DROP, "", session, 0, 0, 0);
+    sim_batch_add(batch, SIM_OP_CHUNK_DROP, "", session, 0, UINT32_MAX, 0);
 }
 
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker)
 {
-    add(batch, SIM_OP_MEMBER, worker, session, 0, 0, 0);
+    sim_batch_add(batch, SIM_OP_MEMBER, worker, session, 0, 0, 0);
 }
 
 void coordinator_batch_member_drop(struct coordinator_batch *batch, uint64_t session, const char *worker)
 {
-    add(batch, SIM_OP_MEMBER_DROP, worker, session, 0, 0, 0);
+    sim_batch_add(batch, SIM_OP_MEMBER_DROP, worker, session, 0, 0, 0);
 }
 
 void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
                              bool lost, const char *holder)
 {
-    add(batch, SIM_OP_CHUNK, holder, session, index, id, lost);
+    sim_batch_add(batch, SIM_OP_CHUNK, holder, session, index, id, lost);
 }
 
 void coordinator_batch_follower(struct coordinator_batch *batch, uint64_t session, uint32_t index,
                                 const char *holder)
 {
-    add(batch, SIM_OP_FOLLOWER, holder, session, index, 0, 0);
+    sim_batch_add(batch, SIM_OP_FOLLOWER, holder, session, index, 0, 0);
 }
 
 void coordinator_batch_copy_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
                                  uint64_t id, const char *holder)
 {
-    add(batch, SIM_OP_COPY_LOST, holder, session, index, id, 0);
+    sim_batch_add(batch, SIM_OP_COPY_LOST, holder, session, index, id, 0);
 }
 
 void coordinator_batch_seal(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
                             uint64_t seal)
 {
-    add(batch, SIM_OP_SEAL, "", session, index, id, seal);
+    sim_batch_add(batch, SIM_OP_SEAL, "", session, index, id, seal);
 }
 
 void coordinator_batch_chunk_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
                                   uint64_t id)
 {
-    add(batch, SIM_OP_CHUNK_LOST, "", session, index, id, 0);
+    sim_batch_add(batch, SIM_OP_CHUNK_LOST, "", session, index, id, 0);
 }
 
 void coordinator_batch_chunk_drop(struct coordinator_batch *batch, uint64_t session, uint32_t index)
 {
-    add(batch, SIM_OP_CHUNK_DROP, "", session, index, index, 0);
+    sim_batch_add(batch, SIM_OP_CHUNK_DROP, "", session, index, index, 0);
 }
 
 void coordinator_batch_range(struct coordinator_batch *batch, uint64_t session, uint32_t layer,
                              uint64_t first, uint64_t count)
 {
-    add(batch, SIM_OP_RANGE, "", session, layer, first, count);
+    sim_batch_add(batch, SIM_OP_RANGE, "", session, layer, first, count);
 }
 
 void coordinator_batch_clip(struct coordinator_batch *batch, uint64_t session, uint64_t length)
 {
-    add(batch, SIM_OP_CLIP, "", session, length, 0, 0);
+    sim_batch_add(batch, SIM_OP_CLIP, "", session, length, 0, 0);
 }

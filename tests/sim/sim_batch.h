@@ -15,4 +15,7 @@ struct coordinator_batch {
     enum common_code code;
 };
 
+struct sim_op *sim_batch_add(struct coordinator_batch *batch, enum sim_op_kind kind, const char *name,
+                             uint64_t a, uint64_t b, uint64_t c, uint64_t d);
+
 #endif

@@ -240,7 +240,7 @@ bool coordinator_store_next(struct coordinator_store *store, enum coordinator_co
     if (counter->next + COUNTER_BLOCK / 2 > counter->end && counter->reserved == counter->end) {
         counter->reserved = (counter->next > counter->end ? counter->next : counter->end) + COUNTER_BLOCK;
         struct coordinator_batch *batch = coordinator_batch_new();
-        add(batch, SIM_OP_META, counter->key, counter->reserved, 0, 0, 0);
+        sim_batch_add(batch, SIM_OP_META, counter->key, counter->reserved, 0, 0, 0);
         coordinator_store_submit(store, batch, reserved, counter);
     }
     if (counter->next >= counter->end)
