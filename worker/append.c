@@ -67,13 +67,22 @@ static bool any_forgotten(const struct worker_rows *pieces, uint32_t n)
     return false;
 }
 
+static enum common_code store_rows(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
+                                   const char **reason, struct common_error *err)
+{
+    enum common_code code = worker_store_write(store, pieces, n, WORKER_ROW_APPENDED, UINT64_MAX, err);
+    if (code == COMMON_RESOURCE_EXHAUSTED)
+        *reason = "FULL";
+    return code;
+}
+
 enum common_code worker_append_rows(struct worker *worker, const struct proto_step *step, uint32_t rank,
                                     struct worker_session *session, const struct proto_step_item *item,
                                     uint32_t *appends, const char **reason, struct common_error *err)
 {
     if (item->write == 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "an append has a write sequence");
-    struct worker_rows *pieces = malloc(item->n_append * sizeof *pieces);
+    struct worker_rows *pieces = calloc(item->n_append, sizeof *pieces);
     if (!pieces)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an append");
     uint32_t n;
@@ -101,7 +110,7 @@ enum common_code worker_append_rows(struct worker *worker, const struct proto_st
             code = worker_disk_append(worker_store_disk(worker->store), session, item->layer, item->write,
                                       end, err);
         if (code == COMMON_OK)
-            code = worker_store_write(worker->store, pieces, n, WORKER_ROW_APPENDED, UINT64_MAX, err);
+            code = store_rows(worker->store, pieces, n, reason, err);
         if (code == COMMON_FAILED_PRECONDITION && any_forgotten(pieces, n))
             *reason = "FORGOTTEN";
         COMMON_FAILPOINT("append_written");

@@ -638,7 +638,8 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     coordinator_plans_engine_changed(cluster, group); // the group that it leaves is not whole any more
     even_out(w);
     w->last_beat_ns = common_clock_ns();
-    w->promised_bytes = 0;
+    w->promised_bytes = w->open_bytes = 0;
+    w->refused_beats = 0;
     w->life = ++cluster->lives;
     enum common_code code = dial(w, &err);
     if (code != COMMON_OK) {
@@ -679,10 +680,15 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
                            0);
         return;
     }
-    // Promises are kept as memory is taken; those that nobody takes up fade within a minute or so.
-    uint64_t grown = m->used_bytes > w->used_bytes ? m->used_bytes - w->used_bytes : 0;
-    w->promised_bytes -= grown < w->promised_bytes ? grown : w->promised_bytes;
+    // Promises are kept as memory is taken; those that nobody takes up fade within a minute or so. What is open fades as
+    // slowly as people type.
+    uint64_t grown = m->used_bytes > w->used_bytes ? m->used_bytes - w->used_bytes : 0,
+             promised = grown < w->promised_bytes ? grown : w->promised_bytes, open = grown - promised;
+    w->promised_bytes -= promised;
     w->promised_bytes -= w->promised_bytes / 64;
+    w->open_bytes -= open < w->open_bytes ? open : w->open_bytes;
+    w->open_bytes -= w->open_bytes / 1024;
+    w->refused_beats -= w->refused_beats > 0;
     w->used_bytes = m->used_bytes;
     w->reported_chunks = m->chunks;
     w->steps = m->steps;

@@ -68,7 +68,12 @@ struct coordinator_worker {
     struct coordinator_pace pace; // how fast it computes while it serves
     uint64_t slow_since_ns;       // of the last verdict
     uint32_t threads, cores;
-    uint64_t promised_bytes;           // memory given out since, not yet seen in used_bytes
+    uint64_t promised_bytes; // memory given out since, not yet seen in used_bytes
+    // Likewise of chunks that appends fill, of which nobody knows when: another worker is preferred, and where there is
+    // none it is given out again.
+    uint64_t open_bytes;
+    uint64_t refused_bytes;            // it had no memory for rows of a chunk of so many
+    uint32_t refused_beats;            // which counts for so many heartbeats to come
     uint64_t chunks, load_bytes;       // in sessions' layouts
     uint64_t tokens;                   // of these chunks, of the first layer's length
     uint32_t members;                  // sessions that count it as a member
@@ -117,7 +122,17 @@ static inline bool coordinator_worker_active(const struct coordinator_worker *w)
 static inline uint64_t coordinator_worker_free_bytes(const struct coordinator_worker *w)
 {
     uint64_t taken = w->used_bytes + w->promised_bytes + proto_footprint_slack(w->capacity_bytes);
-    return taken < w->capacity_bytes ? w->capacity_bytes - taken : 0;
+    uint64_t left = taken < w->capacity_bytes ? w->capacity_bytes - taken : 0;
+    return w->refused_beats && left >= w->refused_bytes ? w->refused_bytes - 1 : left;
+}
+
+// It has refused rows of a chunk that takes so many (> 0), for want of memory. It knows best: until its heartbeats say what is
+// in use, no chunk of that size goes there.
+static inline void coordinator_worker_refused(struct coordinator_worker *w, uint64_t bytes)
+{
+    if (!w->refused_beats || bytes < w->refused_bytes)
+        w->refused_bytes = bytes;
+    w->refused_beats = 2; // one may be on its way
 }
 
 // It is slow, and that counts (slow.h).

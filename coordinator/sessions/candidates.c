@@ -57,6 +57,7 @@ struct coordinator_candidate *coordinator_candidates(const struct coordinator_se
     for (uint32_t i = 0; i < *n; i++) {
         const struct coordinator_worker *w = active[i];
         candidates[i] = (struct coordinator_candidate){.free_bytes = coordinator_worker_free_bytes(w),
+                                                       .open_bytes = w->open_bytes,
                                                        .bandwidth = coordinator_worker_speed(w),
                                                        .load_bytes = w->load_bytes,
                                                        .tokens = tokens[w->slot],

@@ -36,6 +36,8 @@ struct coordinator_chunk {
     bool known;     // its committed rows are known in this life (see below)
     bool lost;      // its last holder came back without it
     bool moving;    // a move has it (move.h)
+    bool open;      // appends are to fill it: what they have not is in its holders' open_bytes
+    bool refused;   // a holder had no memory for rows of it: it goes elsewhere while it has none (placing.h)
     uint8_t n_followers;
     uint32_t
         asked; // number of who wants its copies compared now, and not when it is their turn (seals.h); 0: nobody

@@ -82,8 +82,7 @@ bool coordinator_session_may_move(struct coordinator_session *s)
            !s->sessions->core->stopping;
 }
 
-// Whether rows of the chunk may be on their way that no layer has.
-static bool is_being_put(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
+bool coordinator_chunk_being_put(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
 {
     uint64_t ct = s->layout.chunk_tokens, first = chunk->index * ct, end = first + ct,
              now = common_clock_ns();
@@ -115,7 +114,7 @@ bool coordinator_chunk_may_move(const struct coordinator_session *s, const struc
     return room && coordinator_chunk_copies(chunk) < COORDINATOR_COPIES_MAX && chunk->ready && chunk->known &&
            !chunk->lost && !coordinator_chunk_unfit(chunk) && !chunk->leaving &&
            coordinator_chunk_copy_at(chunk, to) == COORDINATOR_COPIES_MAX &&
-           coordinator_session_chunk_usable(chunk) && !is_being_put(s, chunk);
+           coordinator_session_chunk_usable(chunk) && !coordinator_chunk_being_put(s, chunk);
 }
 
 // ---- the end ------------------------------------------------------------------------------------

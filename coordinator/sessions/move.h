@@ -41,6 +41,9 @@ bool coordinator_chunk_may_move(const struct coordinator_session *s, const struc
                                 const struct coordinator_worker *to,
                                 const struct coordinator_worker *replaces);
 
+// Whether rows of the chunk may be on their way that no layer has.
+bool coordinator_chunk_being_put(const struct coordinator_session *s, const struct coordinator_chunk *chunk);
+
 // Begins. All items may move; they are copied. `done` runs once, never on this stack: `moved` of them have their copy
 // now, and so many bytes of the session have travelled.
 typedef void (*coordinator_moved_fn)(void *arg, uint64_t session, uint32_t moved, uint64_t bytes);

@@ -3,14 +3,20 @@
 
 #include <string.h>
 
+// spare: beside what is open.
+static bool has_room(const struct coordinator_candidate *c, uint64_t bytes, bool spare)
+{
+    return c->free_bytes >= bytes && (!spare || !bytes || c->free_bytes - bytes >= c->open_bytes);
+}
+
 static uint32_t best(const struct coordinator_candidate *candidates, uint32_t n, bool member, bool apart,
-                     uint32_t chunk_tokens, uint64_t chunk_bytes)
+                     uint32_t chunk_tokens, uint64_t chunk_bytes, bool spare)
 {
     uint32_t chosen = UINT32_MAX;
     double least = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct coordinator_candidate *c = &candidates[i];
-        if (c->member != member || c->apart != apart || c->free_bytes < chunk_bytes)
+        if (c->member != member || c->apart != apart || !has_room(c, chunk_bytes, spare))
             continue;
         double work = member ? (double)c->tokens + chunk_tokens : (double)c->load_bytes + (double)chunk_bytes;
         double time = work / (double)c->bandwidth;
@@ -22,19 +28,27 @@ static uint32_t best(const struct coordinator_candidate *candidates, uint32_t n,
     return chosen;
 }
 
-uint32_t coordinator_placement_choose(const struct coordinator_candidate *candidates, uint32_t n,
-                                      uint32_t width, uint32_t chunk_tokens, uint64_t chunk_bytes)
+static uint32_t choose(const struct coordinator_candidate *candidates, uint32_t n, uint32_t width,
+                       uint32_t chunk_tokens, uint64_t chunk_bytes, bool spare)
 {
     uint32_t members = 0, chosen = UINT32_MAX;
     for (uint32_t i = 0; i < n; i++)
         members += candidates[i].member;
     if (members < width)
-        chosen = best(candidates, n, false, false, chunk_tokens, chunk_bytes);
+        chosen = best(candidates, n, false, false, chunk_tokens, chunk_bytes, spare);
     if (chosen == UINT32_MAX)
-        chosen = best(candidates, n, true, false, chunk_tokens, chunk_bytes);
-    for (int apart = 0; apart < 2 && chosen == UINT32_MAX; apart++)
-        chosen = best(candidates, n, false, apart, chunk_tokens, chunk_bytes);
+        chosen = best(candidates, n, true, false, chunk_tokens, chunk_bytes, spare);
+    // Who is apart costs more than a chunk that may come to lie elsewhere.
+    for (int apart = 0; apart < (spare ? 1 : 2) && chosen == UINT32_MAX; apart++)
+        chosen = best(candidates, n, false, apart, chunk_tokens, chunk_bytes, spare);
     return chosen;
+}
+
+uint32_t coordinator_placement_choose(const struct coordinator_candidate *candidates, uint32_t n,
+                                      uint32_t width, uint32_t chunk_tokens, uint64_t chunk_bytes)
+{
+    uint32_t chosen = choose(candidates, n, width, chunk_tokens, chunk_bytes, true);
+    return chosen == UINT32_MAX ? choose(candidates, n, width, chunk_tokens, chunk_bytes, false) : chosen;
 }
 
 static bool on_their_hosts(const struct coordinator_candidate *candidates, const uint32_t *has,
@@ -54,9 +68,8 @@ static bool is_among(const uint32_t *has, uint32_t n_has, uint32_t i)
     return false;
 }
 
-uint32_t coordinator_placement_follow(const struct coordinator_candidate *candidates, uint32_t n,
-                                      const uint32_t *has, uint32_t n_has, uint32_t chunk_tokens,
-                                      uint64_t chunk_bytes)
+static uint32_t follow(const struct coordinator_candidate *candidates, uint32_t n, const uint32_t *has,
+                       uint32_t n_has, uint32_t chunk_tokens, uint64_t chunk_bytes, bool spare)
 {
     bool free_host = false;
     for (uint32_t i = 0; i < n; i++)
@@ -65,7 +78,7 @@ uint32_t coordinator_placement_follow(const struct coordinator_candidate *candid
     double least = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct coordinator_candidate *c = &candidates[i];
-        if (is_among(has, n_has, i) || c->apart || c->free_bytes < chunk_bytes ||
+        if (is_among(has, n_has, i) || c->apart || !has_room(c, chunk_bytes, spare) ||
             (free_host && on_their_hosts(candidates, has, n_has, c->host)) ||
             (chosen != UINT32_MAX && candidates[chosen].member && !c->member))
             continue;
@@ -78,6 +91,15 @@ uint32_t coordinator_placement_follow(const struct coordinator_candidate *candid
         }
     }
     return chosen;
+}
+
+uint32_t coordinator_placement_follow(const struct coordinator_candidate *candidates, uint32_t n,
+                                      const uint32_t *has, uint32_t n_has, uint32_t chunk_tokens,
+                                      uint64_t chunk_bytes)
+{
+    uint32_t chosen = follow(candidates, n, has, n_has, chunk_tokens, chunk_bytes, true);
+    return chosen == UINT32_MAX ? follow(candidates, n, has, n_has, chunk_tokens, chunk_bytes, false)
+                                : chosen;
 }
 
 // When the last worker is done.

@@ -12,8 +12,10 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/candidates.h"
+#include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/layout_send.h"
+#include "coordinator/sessions/move.h"
 #include "coordinator/sessions/placement.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"
@@ -34,6 +36,7 @@ struct coordinator_placing { // a request; the first of a session's list is unde
     uint32_t tries;
     uint64_t reserved;                   // of its tenant's quota, until its chunks count
     struct coordinator_worker **joining; // [n_joining] who becomes a member
+    bool *refusing;                      // [n_joining] it has had no memory for that
     uint32_t n_joining;
     struct coordinator_chunk *chosen; // [n]
     uint32_t n;
@@ -47,12 +50,24 @@ struct coordinator_placing { // a request; the first of a session's list is unde
 
 // A chunk whose holder is away is given to another one only when nothing is in it: not even rows of a commit
 // or an append under way, which may be acknowledged yet.
+static bool is_empty(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
+{
+    uint64_t ct = s->layout.chunk_tokens;
+    return !chunk->lost && chunk->known && !s->writing &&
+           !coordinator_session_has_rows(s, chunk->index * ct, ct);
+}
+
+// Likewise one whose holder has no memory for it; here nobody may be putting rows either, which would go with it.
+static bool goes_elsewhere(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
+{
+    return chunk->refused && !chunk->moving && is_empty(s, chunk) && !coordinator_chunk_being_put(s, chunk);
+}
+
 static bool to_be_placed(const struct coordinator_session *s, uint64_t index)
 {
     const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, index);
-    return !chunk ||
-           (!coordinator_session_chunk_usable(chunk) && !chunk->lost && chunk->known && !s->writing &&
-            !coordinator_session_has_rows(s, index * s->layout.chunk_tokens, s->layout.chunk_tokens));
+    return !chunk || (!coordinator_session_chunk_usable(chunk) && is_empty(s, chunk)) ||
+           goes_elsewhere(s, chunk);
 }
 
 // A session that was born with a floor has tokens that nobody attaches: their chunks come with the first ones that are
@@ -74,10 +89,30 @@ bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uin
         return false;
     for (uint64_t i = first; i <= last; i++) {
         const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, i);
-        if (!chunk || !chunk->ready || !coordinator_session_chunk_whole(chunk))
+        if (!chunk || !chunk->ready || !coordinator_session_chunk_whole(chunk) || goes_elsewhere(s, chunk))
             return false;
     }
     return true;
+}
+
+bool coordinator_placing_refused(struct coordinator_session *s, struct coordinator_worker *w, uint64_t first,
+                                 uint64_t last)
+{
+    bool any = false;
+    for (uint64_t i = first; i <= last; i++) {
+        struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, i);
+        if (!chunk || !coordinator_chunk_held_by(chunk, w))
+            continue;
+        uint64_t ct = s->layout.chunk_tokens, bytes = coordinator_session_index_room(s, i);
+        if (bytes)
+            coordinator_worker_refused(w, bytes);
+        // The append that was refused is being written, maybe beside a commit, which this does not ask for: it does
+        // when it goes.
+        if (coordinator_session_has_rows(s, i * ct, ct))
+            continue;
+        chunk->refused = any = true;
+    }
+    return any;
 }
 
 // A session that says how many members it wants has as many, and more only for want of memory; else the cost
@@ -115,7 +150,7 @@ static enum common_code no_room(const struct coordinator_cluster *cluster,
 {
     uint32_t most = 0;
     uint64_t quarantined = quarantined_bytes(cluster);
-    char instead[96] = "add a worker, or delete sessions";
+    char instead[96] = "raise its --memory, add a worker, or delete sessions";
     for (uint32_t i = 1; i < n; i++)
         most = candidates[i].free_bytes > candidates[most].free_bytes ? i : most;
     if (quarantined)
@@ -124,9 +159,9 @@ static enum common_code no_room(const struct coordinator_cluster *cluster,
     proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                      "no worker has %" PRIu64
                      " bytes left for another chunk, worker %s with most of all has %" PRIu64 " of %" PRIu64
-                     ": %s",
+                     "%s: %s",
                      wanted, active[most]->name, candidates[most].free_bytes, active[most]->capacity_bytes,
-                     instead);
+                     active[most]->refused_beats ? ", and has just refused such a one" : "", instead);
     proto_status_add_worker(status, active[most]->name);
     return status->code;
 }
@@ -205,8 +240,10 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
                                 "no worker is active: start one, or wait for one");
     }
     free(p->joining);
+    free(p->refusing);
     free(p->chosen);
     p->joining = coordinator_alloc(n * sizeof(*p->joining));
+    p->refusing = coordinator_alloc(n * sizeof(*p->refusing));
     p->chosen = coordinator_alloc((p->last - p->first + 1) * sizeof(*p->chosen));
     p->n = p->n_joining = 0;
     uint64_t end = s->layout.n ? s->layout.chunks[s->layout.n - 1].index : 0;
@@ -223,7 +260,8 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
         takes_copy(p, candidates, active, n, to, chunk_bytes);
         candidates[to].tokens += ct;
         struct coordinator_chunk *chunk = &p->chosen[p->n++];
-        *chunk = (struct coordinator_chunk){.index = (uint32_t)i, .known = true, .holder = active[to]};
+        *chunk = (struct coordinator_chunk){
+            .index = (uint32_t)i, .known = true, .open = !p->bulk, .holder = active[to]};
         choose_followers(p, candidates, active, n, to, chunk);
     }
     uint32_t members = 0, asked = s->spec->members < n ? s->spec->members : n;
@@ -240,6 +278,14 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
 
 // ---- doing --------------------------------------------------------------------------------------
 
+static void placing_free(struct coordinator_placing *p)
+{
+    free(p->joining);
+    free(p->refusing);
+    free(p->chosen);
+    free(p);
+}
+
 static void placing_finish(struct coordinator_placing *p, const struct proto_status *failure)
 {
     struct coordinator_session *s = p->s;
@@ -250,9 +296,7 @@ static void placing_finish(struct coordinator_placing *p, const struct proto_sta
     bool exclusive = p->exclusive, counted = p->counted;
     if (p->fn)
         p->fn(p->arg, s, failure);
-    free(p->joining);
-    free(p->chosen);
-    free(p);
+    placing_free(p);
     if (exclusive)
         coordinator_session_release(s);
     else if (counted)
@@ -261,12 +305,18 @@ static void placing_finish(struct coordinator_placing *p, const struct proto_sta
         coordinator_session_settle(s);
 }
 
+static uint64_t *promised_at(const struct coordinator_chunk *chunk, uint32_t copy)
+{
+    struct coordinator_worker *w = coordinator_chunk_holder(chunk, copy);
+    return chunk->open ? &w->open_bytes : &w->promised_bytes;
+}
+
 static void promise_back(struct coordinator_placing *p)
 {
-    for (uint32_t i = 0; p->bulk && i < p->n; i++) {
+    for (uint32_t i = 0; i < p->n; i++) {
         uint64_t promise = coordinator_session_index_room(p->s, p->chosen[i].index);
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++) {
-            uint64_t *promised = &coordinator_chunk_holder(&p->chosen[i], copy)->promised_bytes;
+            uint64_t *promised = promised_at(&p->chosen[i], copy);
             *promised -= promise < *promised ? promise : *promised;
         }
     }
@@ -293,6 +343,39 @@ static void store_refused(struct coordinator_placing *p, enum common_code code, 
     placing_fail(p, code, text);
 }
 
+// Whether the worker wanted to join, and has no memory for so little as that: it cannot be a member.
+static bool cannot_join(const struct coordinator_placing *p, const struct coordinator_worker *w)
+{
+    for (uint32_t i = 0; i < p->n_joining; i++)
+        if (p->joining[i] == w)
+            return p->refusing[i];
+    return false;
+}
+
+static bool any_cannot_join(const struct coordinator_placing *p)
+{
+    for (uint32_t i = 0; i < p->n_joining; i++)
+        if (p->refusing[i])
+            return true;
+    return false;
+}
+
+// The store has it: the others are told as they are asked.
+static void part_with_refusing(struct coordinator_placing *p)
+{
+    struct coordinator_session *s = p->s;
+    if (!any_cannot_join(p))
+        return;
+    for (uint32_t i = 0; i < p->n_joining; i++) {
+        if (!p->refusing[i])
+            continue;
+        coordinator_session_leave(s, p->joining[i]);
+        coordinator_session_drop_at(s->sessions, s->id, p->joining[i]);
+    }
+    coordinator_session_raise_epoch(s, "a worker has no memory for it");
+    coordinator_session_doubt_all(s);
+}
+
 // The chunks are out of the store again. Where it refused that, they stay: their holders are told of them by
 // reconciling. Members that have joined remain members either way.
 static void taken_back(void *arg, enum common_code code, const char *text)
@@ -307,18 +390,26 @@ static void taken_back(void *arg, enum common_code code, const char *text)
         chunk->ready = code != COMMON_OK;
         if (code == COMMON_OK)
             coordinator_session_remove_chunk(s, p->chosen[i].index);
-        for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++)
-            coordinator_session_doubt(s,
-                                      coordinator_chunk_holder(&p->chosen[i], copy)); // it may know the chunk
+        for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++) {
+            struct coordinator_worker *w = coordinator_chunk_holder(&p->chosen[i], copy);
+            if (code != COMMON_OK || !cannot_join(p, w))
+                coordinator_session_doubt(s, w); // it may know the chunk
+        }
     }
+    if (code == COMMON_OK)
+        part_with_refusing(p);
+    bool full = p->code == COMMON_RESOURCE_EXHAUSTED;
+    uint32_t tries =
+        full ? TRIES + s->sessions->cluster->n_workers : TRIES; // who was full is not asked again
     bool again =
-        (p->code == COMMON_UNAVAILABLE || p->code == COMMON_CANCELLED || p->code == COMMON_ABORTED) &&
-        code == COMMON_OK && !s->sessions->core->stopping && ++p->tries < TRIES;
+        (full || p->code == COMMON_UNAVAILABLE || p->code == COMMON_CANCELLED || p->code == COMMON_ABORTED) &&
+        code == COMMON_OK && !s->sessions->core->stopping && ++p->tries < tries;
     if (!again) {
         placing_fail(p, p->code, p->text);
         return;
     }
-    bool exclusive = p->exclusive, counted = p->counted; // its worker went away meanwhile: another one may do
+    bool exclusive = p->exclusive,
+         counted = p->counted; // its worker went away, or is full: another one may do
     p->exclusive = p->counted = false;
     if (exclusive)
         coordinator_session_release(s);
@@ -340,6 +431,11 @@ static void set_down(struct coordinator_placing *p, enum common_code code, const
     struct coordinator_batch *batch = coordinator_batch_new();
     for (uint32_t i = 0; i < p->n; i++)
         coordinator_batch_chunk_drop(batch, s->id, p->chosen[i].index);
+    for (uint32_t i = 0; i < p->n_joining; i++)
+        if (p->refusing[i])
+            coordinator_batch_member_drop(batch, s->id, p->joining[i]->name);
+    if (any_cannot_join(p))
+        coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch + 1);
     coordinator_store_submit(s->sessions->store, batch, taken_back, p);
 }
 
@@ -365,20 +461,32 @@ static void holders_told(void *arg, enum common_code code, const char *text)
 
 // A member that holds none of the new chunks must hear of the new epoch before steps go on. One that cannot
 // be told is asked and told again: the placing itself does not fail for that.
-struct epoch_message {
+struct message {
     struct coordinator_gather *gather;
-    struct coordinator_session *s; // stays while it is being placed
+    struct coordinator_placing *p; // stays, as its session does
     struct coordinator_worker *w;
 };
 
 static void epoch_told(void *arg, enum common_code code, const char *text)
 {
     (void)text;
-    struct epoch_message told = *(struct epoch_message *)arg;
+    struct message told = *(struct message *)arg;
     free(arg);
     if (code != COMMON_OK)
-        coordinator_session_doubt(told.s, told.w);
+        coordinator_session_doubt(told.p->s, told.w);
     coordinator_gather_finish(told.gather, COMMON_OK, "");
+}
+
+static void holder_told(void *arg, enum common_code code, const char *text)
+{
+    struct message told = *(struct message *)arg;
+    free(arg);
+    if (code == COMMON_RESOURCE_EXHAUSTED) // it has no memory for an empty chunk's tables
+        coordinator_worker_refused(told.w, coordinator_session_chunk_room(told.p->s));
+    for (uint32_t i = 0; i < told.p->n_joining; i++)
+        if (told.p->joining[i] == told.w)
+            told.p->refusing[i] = code == COMMON_RESOURCE_EXHAUSTED;
+    coordinator_gather_finish(told.gather, code, text);
 }
 
 static void tell_chosen(struct coordinator_placing *p, struct coordinator_worker *w, bool epoch_rose,
@@ -395,14 +503,12 @@ static void tell_chosen(struct coordinator_placing *p, struct coordinator_worker
     for (uint32_t i = 0; i < p->n; i++)
         if (coordinator_chunk_held_by(&p->chosen[i], w))
             mine[m.n++] = &p->chosen[i];
-    if (m.n) {
-        coordinator_layout_send(w, &m, gather);
-    } else if (epoch_rose) {
-        struct epoch_message *message = coordinator_alloc(sizeof(*message));
-        *message = (struct epoch_message){.gather = gather, .s = s, .w = w};
+    if (m.n || epoch_rose) {
+        struct message *message = coordinator_alloc(sizeof(*message));
+        *message = (struct message){.gather = gather, .p = p, .w = w};
         coordinator_gather_add(gather);
         struct coordinator_gather *own =
-            coordinator_gather_new(&s->sessions->core->turn, epoch_told, message);
+            coordinator_gather_new(&s->sessions->core->turn, m.n ? holder_told : epoch_told, message);
         coordinator_layout_send(w, &m, own);
         coordinator_gather_seal(own);
     }
@@ -425,10 +531,12 @@ static void chosen_stored(void *arg, enum common_code code, const char *text)
         const struct coordinator_chunk *there = coordinator_layout_find(&s->layout, p->chosen[i].index);
         struct coordinator_chunk before = there ? *there : (struct coordinator_chunk){.lost = true};
         put = coordinator_session_put_chunk(s, &p->chosen[i]) != NULL;
+        if (there && before.refused)
+            coordinator_session_memory_back(s, &before);
         for (uint32_t copy = 0; there && copy < coordinator_chunk_copies(&before); copy++) {
             struct coordinator_worker *holder = coordinator_chunk_holder(&before, copy);
-            if (!coordinator_chunk_held_by(&p->chosen[i], holder))
-                coordinator_session_doubt(s, holder); // it may be back, with the chunk that this one replaces
+            if (before.refused || !coordinator_chunk_held_by(&p->chosen[i], holder))
+                coordinator_session_doubt(s, holder); // it has, or may be back with, what this one replaces
         }
     }
     for (uint32_t i = 0; i < p->n_joining; i++)
@@ -436,7 +544,7 @@ static void chosen_stored(void *arg, enum common_code code, const char *text)
     if (p->n_joining)
         coordinator_session_raise_epoch(s, "workers join it");
     if (!put) {
-        p->tries = TRIES;
+        p->tries = UINT32_MAX - 1;
         set_down(p, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory");
         return;
     }
@@ -458,11 +566,11 @@ static void store_chosen(struct coordinator_placing *p)
     struct coordinator_batch *batch = coordinator_batch_new();
     bool ids = true;
     for (uint32_t i = 0; i < p->n; i++) {
-        uint64_t promise = p->bulk ? coordinator_session_index_room(s, p->chosen[i].index) : 0;
+        uint64_t promise = coordinator_session_index_room(s, p->chosen[i].index);
         struct coordinator_chunk *before = coordinator_layout_find(&s->layout, p->chosen[i].index);
         ids = ids && coordinator_sessions_chunk_id(s->sessions, &p->chosen[i].id);
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++)
-            coordinator_chunk_holder(&p->chosen[i], copy)->promised_bytes += promise;
+            *promised_at(&p->chosen[i], copy) += promise;
         if (before)
             before->ready = false; // nobody fills what is being replaced, should its holder come back
         coordinator_batch_copies(batch, s->id, &p->chosen[i]);
@@ -576,9 +684,7 @@ void coordinator_placing_session_gone(struct coordinator_session *s)
         unreserve(p);
         if (p->fn)
             p->fn(p->arg, NULL, &status);
-        free(p->joining);
-        free(p->chosen);
-        free(p);
+        placing_free(p);
     }
 }
 

@@ -11,14 +11,19 @@
 typedef void (*coordinator_placed_fn)(void *arg, struct coordinator_session *session,
                                       const struct proto_status *failure);
 
-// Whether chunks [first, last] are all ready and their holders there.
+// Whether chunks [first, last] are all ready and their holders there, and none of them is to go elsewhere.
 bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uint64_t last);
 
 // Sees to it that they are. `fn` may be NULL. bulk: the memory of whole chunks will be
-// needed soon (attach). An empty chunk of a worker that is gone is placed anew; one with committed rows is a
-// failure that names them.
+// needed soon (attach). An empty chunk of a worker that is gone, or has no memory for it, is placed anew; one with
+// committed rows is a failure that names them.
 void coordinator_place(struct coordinator_session *s, uint64_t first, uint64_t last, bool bulk,
                        coordinator_placed_fn fn, void *arg);
+
+// The worker has had no memory for rows of an append in chunks [first, last], which are to be taken back everywhere. It is
+// believed. Whether it holds one of them without rows: coordinator_place gives such a one to somebody else.
+bool coordinator_placing_refused(struct coordinator_session *s, struct coordinator_worker *w, uint64_t first,
+                                 uint64_t last);
 
 // Places the next chunk when the last one is half full, so that a step need not wait for it. past: where rows
 // that were just committed end.

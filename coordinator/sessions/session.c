@@ -245,13 +245,16 @@ uint64_t coordinator_session_index_bytes(const struct coordinator_session *s, ui
 }
 
 // What a worker frees can be promised again at once; the next heartbeat says exactly how much it is. promise: what was
-// promised beside it, and was not filled.
-static void give_back(struct coordinator_worker *w, uint64_t bytes, uint64_t promise)
+// promised beside it, and was not filled; open: to appends.
+static void give_back(struct coordinator_worker *w, uint64_t bytes, uint64_t promise, bool open)
 {
+    uint64_t *promised = open ? &w->open_bytes : &w->promised_bytes;
     if (bytes > w->used_bytes) // filled since the worker last reported: still counted as promised
         promise += bytes - w->used_bytes;
     w->used_bytes -= bytes < w->used_bytes ? bytes : w->used_bytes;
-    w->promised_bytes -= promise < w->promised_bytes ? promise : w->promised_bytes;
+    *promised -= promise < *promised ? promise : *promised;
+    if (bytes)
+        w->refused_beats = 0; // what it had no room for may fit now
 }
 
 void coordinator_session_set_floor(struct coordinator_session *s, uint64_t floor)
@@ -273,7 +276,7 @@ void coordinator_session_set_floor(struct coordinator_session *s, uint64_t floor
             struct coordinator_worker *holder = coordinator_chunk_holder(chunk, copy);
             holder->load_bytes = holder->load_bytes - before + after;
             if (before > after)
-                give_back(holder, before - after, 0);
+                give_back(holder, before - after, 0, false);
         }
     }
     s->floor = floor;
@@ -516,7 +519,7 @@ void coordinator_session_copy_back(const struct coordinator_session *s, const st
             coordinator_rangeset_overlap(&s->layers[l], chunk->index * ct, ct) * (layer.k_row + layer.v_row);
     }
     promise -= bytes < promise ? bytes : promise; // what was not filled
-    give_back(coordinator_chunk_holder(chunk, copy), bytes, promise);
+    give_back(coordinator_chunk_holder(chunk, copy), bytes, promise, chunk->open);
 }
 
 void coordinator_session_memory_back(const struct coordinator_session *s,

@@ -44,7 +44,7 @@ const struct coordinator_machine coordinator_item_machine = {
             [COORDINATOR_ITEM_QUEUED] = TO(FLYING) | TO(RETRYING) | TO(UNDOING) | TO(DONE),
             [COORDINATOR_ITEM_FLYING] = TO(RETRYING) | TO(UNDOING) | TO(DONE),
             [COORDINATOR_ITEM_RETRYING] = TO(NEW) | TO(UNDOING) | TO(DONE),
-            [COORDINATOR_ITEM_UNDOING] = TO(DONE),
+            [COORDINATOR_ITEM_UNDOING] = TO(RETRYING) | TO(DONE),
             [COORDINATOR_ITEM_DONE] = 0,
         },
 };
@@ -209,11 +209,28 @@ static void item_unconfirmed(struct coordinator_item *item)
              "%.300s; whether the rows are there is not known: append them again", before);
 }
 
+static void retry_later(struct coordinator_item *item);
+
+// Nobody has any of its rows: it begins again as an append of its own, and its chunk goes to another worker.
+static void go_elsewhere(struct coordinator_item *item, struct coordinator_session *s)
+{
+    if (s->open_write == item->write)
+        s->open_write = 0;
+    item->write = 0;
+    item->sent = item->elsewhere = false;
+    retry_later(item);
+}
+
 static void item_undone(void *arg, enum common_code code, const char *text)
 {
     struct coordinator_item *item = arg;
     struct coordinator_session *s = session_of(item);
     (void)text;
+    bool over = !item->call->request || coordinator_item_steps(item)->core->stopping;
+    if (code == COMMON_OK && s && item->elsewhere && !over) {
+        go_elsewhere(item, s);
+        return;
+    }
     if (code != COMMON_OK)
         item_unconfirmed(item);
     if (s && code != COMMON_OK)

@@ -15,6 +15,8 @@
 //                                        └──all slabs back──▶ DONE ◀── any refusal, from any state ──┐
 //                                                              ▲                                     │
 //                                                              └── UNDOING ◀── rows of it were sent ─┘
+//                                                                     └──▶ RETRYING: a holder had no memory for its
+//                                                                          chunk, and another one has
 #ifndef COORDINATOR_ITEM_H
 #define COORDINATOR_ITEM_H
 
@@ -108,7 +110,9 @@ struct coordinator_item {
     uint64_t retry_at_ns;
     bool
         apart; // rows of it were on a worker's disk: it goes in a frame of its own, in which nobody waits with it
-    bool again;                   // a slab failed in a way that a new attempt may mend
+    bool again;        // a slab failed in a way that a new attempt may mend
+    bool elsewhere;    // a holder had no memory for its rows: once they are taken back it goes again
+    uint32_t refusals; // so many times
     struct proto_status *failure; // why not; NULL so far
     uint64_t length, plan_digest; // of the answer
     uint64_t seen, left_out;      // `partial`: tokens that its rows saw, and would have seen

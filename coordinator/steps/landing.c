@@ -9,6 +9,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/steps/call.h"
@@ -99,6 +100,19 @@ static bool rows_went(const struct coordinator_item *item, const struct proto_st
     return r->code == COMMON_DATA_LOSS && !strcmp(r->reason, "COVERAGE") && (s->missing || s->awaited);
 }
 
+// A holder has no memory for rows of its append, which a chunk without any may find elsewhere. Each worker says so once:
+// who has is not chosen again.
+static void no_memory(struct coordinator_item *item, struct coordinator_worker *w)
+{
+    struct coordinator_session *s = item->way.s;
+    uint64_t ct = s->layout.chunk_tokens, last = item->ask.first + item->ask.rows - 1;
+    bool decided = item->failure && !item->again && !item->elsewhere;
+    if (coordinator_placing_refused(s, w, item->ask.first / ct, last / ct) && !decided &&
+        item->refusals < coordinator_item_steps(item)->cluster->n_workers)
+        item->elsewhere = true;
+    item->refusals++;
+}
+
 static void slab_back(struct coordinator_item *item, const struct coordinator_frame *f, uint32_t at,
                       const struct proto_step_result_item *r)
 {
@@ -121,6 +135,8 @@ static void slab_back(struct coordinator_item *item, const struct coordinator_fr
             coordinator_session_doubt(item->way.s, w);
         if (w && unreached && coordinator_edges_cut(f->queue->plan, w))
             again = false;
+        if (w && sent->n_append && r->code == COMMON_RESOURCE_EXHAUSTED && !strcmp(r->reason, "FULL"))
+            no_memory(item, w);
         slab_failed(item, told, r->reason, r->message, r->worker, again);
         return;
     }

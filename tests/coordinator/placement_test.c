@@ -56,6 +56,32 @@ static void members_until_wide_enough(void **state)
     assert_int_equal(choose(c, 3, 3), 0); // nobody can join: a member takes more
 }
 
+// What chunks that are there will take counts as taken while somebody has more; then it is given out again.
+static void open_memory_goes_last(void **state)
+{
+    (void)state;
+    struct coordinator_candidate c[3] = {
+        {.free_bytes = 3 * BYTES, .open_bytes = 2 * BYTES + 1, .bandwidth = 90, .member = true},
+        {.free_bytes = 2 * BYTES, .open_bytes = BYTES, .bandwidth = 10, .host = 1},
+        {.free_bytes = BYTES, .bandwidth = 90, .host = 2, .apart = true}};
+    const uint32_t has[1] = {2};
+    assert_int_equal(choose(c, 3, 1), 1); // somebody joins rather
+    c[0].open_bytes = 2 * BYTES;
+    assert_int_equal(choose(c, 3, 1), 0);
+    assert_int_equal(coordinator_placement_follow(c, 3, has, 1, CHUNK, BYTES), 0);
+    c[0].open_bytes++;
+    assert_int_equal(coordinator_placement_follow(c, 3, has, 1, CHUNK, BYTES), 1);
+    c[1].open_bytes++; // nobody has more
+    assert_int_equal(choose(c, 3, 1), 0);
+    assert_int_equal(choose(c, 3, 2), 1);
+    assert_int_equal(coordinator_placement_follow(c, 3, has, 1, CHUNK, BYTES), 0);
+    c[0].free_bytes = c[1].free_bytes = BYTES - 1;
+    assert_int_equal(choose(c, 3, 1), 2);
+    // A member that gets no chunk needs none.
+    c[0].free_bytes = c[1].free_bytes = 0;
+    assert_int_equal(coordinator_placement_choose(c, 3, 2, CHUNK, 0), 1);
+}
+
 // Members finish together: over many chunks the tokens are as the speeds, within a chunk.
 static void shares_follow_speed(void **state)
 {
@@ -194,6 +220,7 @@ int main(void)
         cmocka_unit_test(nobody),
         cmocka_unit_test(first_chunk_goes_where_it_is_done_first),
         cmocka_unit_test(members_until_wide_enough),
+        cmocka_unit_test(open_memory_goes_last),
         cmocka_unit_test(shares_follow_speed),
         cmocka_unit_test(copies_are_on_hosts_of_their_own),
         cmocka_unit_test(copies_follow_speed),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store: pages and blocks, the account of memory, hashes, copies. What rows go through: store_rows_test.c; many
 // random operations against a naive model: store_model_test.c.
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -194,6 +195,59 @@ static void chunks_take_no_more_than_their_footprint(void **state)
         assert_true(worker_store_used(store) <= n * each + proto_footprint_slack(limit));
         assert_true(n * each <=
                     worker_store_used(store) + worker_store_used(store) / 8); // tiny ones have large tables
+        for (uint64_t c = 0; c < n; c++)
+            worker_store_release(store, chunks[c]);
+        free(chunks);
+        worker_shape_unref(its);
+        end(store);
+    }
+}
+
+// As much comes by appends, a token at a time in all layers, and the next chunk only when the last one is full: pages, and a
+// block beside them for a moment.
+static void chunks_that_are_appended_take_no_more(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t layers, heads, dim, tokens;
+        uint64_t limit;
+    } specs[] = {
+        {30, 3, 64, 256, UINT64_C(42) << 20},
+        {4, 8, 128, 256, UINT64_C(160) << 20},
+        {2, 2, 5, 48, 1 << 20},
+        {1, 1, 4, 16, 64 << 10},
+        {40, 1, 64, 64, UINT64_C(20) << 20},
+    };
+    static uint8_t nothing[8 * 128 * 4 + 64];
+    if (device)
+        skip();
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
+        spec.layers = specs[i].layers;
+        spec.q_heads = spec.kv_heads = specs[i].heads;
+        spec.k_dim = spec.v_dim = specs[i].dim;
+        spec.chunk_tokens = specs[i].tokens;
+        spec.kv_type = shape->kv_type;
+        struct worker_shape *its = worker_shape_new(&spec);
+        struct worker_store *store = store_of(specs[i].limit);
+        uint64_t room = specs[i].limit - proto_footprint_slack(specs[i].limit),
+                 n = room / proto_footprint_chunk(&spec);
+        struct worker_chunk **chunks = calloc(n, sizeof *chunks);
+        assert_true(n > 0);
+        for (uint64_t c = 0; c < n; c++) {
+            assert_int_equal(worker_store_hold(store, c + 1, c * spec.chunk_tokens, its, &chunks[c], NULL),
+                             COMMON_OK);
+            for (uint32_t row = 0; row < spec.chunk_tokens; row++)
+                for (uint32_t layer = 0; layer < spec.layers; layer++) {
+                    struct worker_rows piece = {chunks[c], layer, row, 1, nothing, nothing};
+                    enum common_code code =
+                        worker_store_write(store, &piece, 1, WORKER_ROW_APPENDED, UINT64_MAX, NULL);
+                    if (code != COMMON_OK)
+                        fail_msg("spec %zu: row %u of layer %u of chunk %" PRIu64 " of %" PRIu64
+                                 " was refused: %" PRIu64 " of %" PRIu64 " bytes",
+                                 i, row, layer, c, n, worker_store_used(store), specs[i].limit);
+                }
+        }
         for (uint64_t c = 0; c < n; c++)
             worker_store_release(store, chunks[c]);
         free(chunks);
@@ -516,6 +570,7 @@ int store_memory(uint32_t type)
         cmocka_unit_test(full_layers_become_blocks),
         cmocka_unit_test(a_block_is_one_call),
         cmocka_unit_test(chunks_take_no_more_than_their_footprint),
+        cmocka_unit_test(chunks_that_are_appended_take_no_more),
         cmocka_unit_test(runs_cover_what_is_ready),
         cmocka_unit_test(hashes_know_no_pages),
         cmocka_unit_test(a_full_store_changes_nothing),

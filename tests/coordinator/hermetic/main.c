@@ -113,7 +113,7 @@ int main(int argc, char **argv)
           0);     // thousands of workers with a few rows each: to clear huge pages is the most of it
     if (argc > 1) // with several holders of each chunk; all: with one, too
         return hermetic_moments(strcmp(argv[1], "all") == 0 ? 1 : 2, 3);
-    return hermetic_workers() + hermetic_placing() + hermetic_plans() + hermetic_frames() +
+    return hermetic_workers() + hermetic_placing() + hermetic_room() + hermetic_plans() + hermetic_frames() +
            hermetic_fairness() + hermetic_quotas() + hermetic_sessions() + hermetic_items() +
            hermetic_limits() + hermetic_appends() + hermetic_commits() + hermetic_audits() +
            hermetic_partial() + hermetic_watches() + hermetic_events() + hermetic_holders() +
