@@ -23,6 +23,13 @@
 #define LENT_NS                                                                                              \
     (5 * COMMON_NS_PER_MS) // nobody borrows it for that long: its own thread waits at the sockets again
 
+struct left { // common_loop_leave_behind
+    struct left *next;
+    uint64_t at_ns;
+    void (*release)(void *thing);
+    void *thing;
+};
+
 // The mailbox: posters push onto a stack with one compare-and-swap; the loop takes the whole stack with one
 // exchange and turns it round. Only the push that finds the stack empty writes the eventfd, so a burst costs
 // one wake-up. The loop reads the eventfd before the exchange: whoever pushes after the exchange finds the
@@ -43,6 +50,7 @@ struct common_loop {
     int wake_fd;
     _Atomic(struct common_mail *) mailbox; // newest first
     struct common_timers timers;
+    struct left *left;            // newest first
     struct common_deferred *held; // marked inside the handler that has entered, oldest first
     bool entered;
     atomic_bool stopping;
@@ -359,13 +367,41 @@ bool common_loop_is_owner(const struct common_loop *loop)
     return owner == NULL || owner == &thread_tag;
 }
 
+static void release_left(struct left **at, uint64_t until_ns)
+{
+    while (*at && (*at)->at_ns > until_ns)
+        at = &(*at)->next;
+    while (*at) {
+        struct left *left = *at;
+        *at = left->next;
+        left->release(left->thing);
+        free(left);
+    }
+}
+
+bool common_loop_leave_behind(struct common_loop *loop, void (*release)(void *thing), void *thing)
+{
+    assert(common_loop_is_owner(loop));
+    uint64_t now_ns = common_clock_ns();
+    struct left *left = malloc(sizeof *left);
+    if (!left)
+        return false;
+    release_left(&loop->left, now_ns - COMMON_NS_PER_S);
+    *left = (struct left){loop->left, now_ns, release, thing};
+    loop->left = left;
+    return true;
+}
+
 void common_loop_free(struct common_loop *loop)
 {
     if (!loop)
         return;
     assert(!loop->has_thread && atomic_load(&loop->owner) == NULL);
     common_timers_fini(&loop->timers);
-    event_free(loop->wake_event);
+    event_free(loop->wake_event); // no mail is touched
+    if (loop->left)
+        event_base_loop(loop->base, EVLOOP_NONBLOCK); // what libevent itself has queued
+    release_left(&loop->left, UINT64_MAX);
     event_base_free(loop->base);
     close(loop->wake_fd);
     free(loop);

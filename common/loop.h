@@ -67,6 +67,10 @@ void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg);
 // Whether the calling thread owns the loop, borrowed or not. True for any thread while nobody runs it.
 bool common_loop_is_owner(const struct common_loop *loop);
 
+// On the loop thread: something that callbacks which libevent has queued already may still look at, to be freed once they
+// have run: with the loop, or a second later when another thing is left. False: no memory, it is the caller's still.
+bool common_loop_leave_behind(struct common_loop *loop, void (*release)(void *thing), void *thing);
+
 // Frees the loop. It must not be running. What was posted after stop and has not run is dropped, and its mail,
 // which may be gone by now, is not touched. NULL is allowed.
 void common_loop_free(struct common_loop *loop);

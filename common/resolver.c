@@ -12,3 +12,14 @@ bool common_resolver_renew(struct common_loop *loop, struct evdns_base **resolve
         (void)evdns_base_resolv_conf_parse(*resolver, DNS_OPTIONS_ALL, "/etc/resolv.conf");
     return *resolver != NULL;
 }
+
+static void release(void *resolver)
+{
+    evdns_base_free(resolver, 0);
+}
+
+void common_resolver_free(struct common_loop *loop, struct evdns_base *resolver)
+{
+    if (resolver && !common_loop_leave_behind(loop, release, resolver))
+        release(resolver);
+}

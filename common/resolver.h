@@ -15,4 +15,8 @@ struct evdns_base;
 // first; the loop's thread alone; does not block but to read the two files. False: no memory, and *resolver is NULL.
 bool common_resolver_renew(struct common_loop *loop, struct evdns_base **resolver);
 
+// What has been asked of it is cancelled by then. libevent tells that in a later turn, and looks at the resolver: it goes
+// after that. NULL is allowed.
+void common_resolver_free(struct common_loop *loop, struct evdns_base *resolver);
+
 #endif

@@ -402,8 +402,7 @@ void common_trace_otlp_free(struct common_trace_otlp *o)
                         o->counts.queued);
     if (o->lookup)
         evdns_getaddrinfo_cancel(o->lookup);
-    if (o->dns)
-        evdns_base_free(o->dns, 0);
+    common_resolver_free(o->loop, o->dns);
     if (o->connection)
         evhttp_connection_free(o->connection); // and its request, without an answer
     common_deferred_free(o->ended);

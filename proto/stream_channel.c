@@ -549,8 +549,7 @@ static void stream_close(struct proto_channel *channel)
     }
     if (s->lookup)
         evdns_getaddrinfo_cancel(s->lookup);
-    if (s->dns)
-        evdns_base_free(s->dns, 0);
+    common_resolver_free(channel->loop, s->dns);
     if (s->io)
         proto_link_close(s->io);
     common_timer_free(s->timer);

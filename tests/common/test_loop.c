@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <errno.h>
+#include <event2/dns.h>
 #include <event2/event.h>
+#include <event2/util.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -18,6 +21,7 @@
 
 #include "common/clock.h"
 #include "common/loop.h"
+#include "common/resolver.h"
 
 static struct common_loop *loop;
 
@@ -624,6 +628,47 @@ static void test_a_crowd_of_timers_keeps_its_order(void **state)
         common_timer_free(crowd[i].timer);
 }
 
+static void on_lookup(int result, struct evutil_addrinfo *found, void *arg)
+{
+    (void)found;
+    *(int *)arg = result;
+}
+
+static void release(void *thing)
+{
+    (*(int *)thing)++;
+}
+
+// A look-up that is cancelled as the process ends: libevent tells so later, and has memory until then.
+static void test_a_look_up_that_is_cancelled_at_the_end(void **state)
+{
+    (void)state;
+    for (int turns = 0; turns < 2; turns++) {
+        struct evdns_base *resolver = NULL;
+        struct evutil_addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+        int result = 0, released[2] = {0};
+        assert_int_equal(common_loop_new(&loop), COMMON_OK);
+        assert_true(common_resolver_renew(loop, &resolver));
+        evdns_base_clear_nameservers_and_suspend(resolver);
+        assert_int_equal(evdns_base_nameserver_ip_add(resolver, "127.0.0.1:9"), 0);
+        evdns_base_resume(resolver);
+        struct evdns_getaddrinfo_request *lookup =
+            evdns_getaddrinfo(resolver, "nobody.invalid", "1", &hints, on_lookup, &result);
+        assert_non_null(lookup);
+        evdns_getaddrinfo_cancel(lookup);
+        common_resolver_free(loop, resolver);
+        if (turns)
+            event_base_loop(common_loop_base(loop), EVLOOP_NONBLOCK);
+        assert_true(common_loop_leave_behind(loop, release, &released[0]));
+        assert_true(common_loop_leave_behind(loop, release, &released[1]));
+        assert_int_equal(released[0], 0); // a second has not passed
+        common_loop_free(loop);
+        assert_int_equal(result, EVUTIL_EAI_CANCEL);
+        assert_int_equal(released[0] + released[1], 2);
+    }
+    loop = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -647,6 +692,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_deferred_runs_at_leave_when_nothing_else_is_ready, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_a_stopped_process_reads_before_it_judges, setup, teardown),
+        cmocka_unit_test(test_a_look_up_that_is_cancelled_at_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,6 +93,12 @@ bool common_loop_give_back(struct common_loop *loop)
     return false;
 }
 
+bool common_loop_leave_behind(struct common_loop *loop, void (*release)(void *thing), void *thing)
+{
+    (void)loop, (void)release, (void)thing;
+    return false; // there is no libevent
+}
+
 void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common_loop_fn fn, void *arg)
 {
     for (const struct sim_mail *other = loop->mail; other; other = other->next)
