@@ -368,7 +368,7 @@ part_ptx() {
         return
     fi
     export CUDA_FORCE_PTX_JIT=1 CUDA_CACHE_PATH=$work/ptx
-    suite 58 ptx "$cuda_module" numbers
+    suite 72 ptx "$cuda_module" numbers # the driver compiles for half a minute or more
     unset CUDA_FORCE_PTX_JIT CUDA_CACHE_PATH
     worst "$out_file" | while read -r type o lse; do printf '%s %s, ' "$type" "$o"; done >"$dir/worst"
     [ ! -s "$dir/worst" ] || word "largest errors of what is promised: $(sed 's/, $//' "$dir/worst")"

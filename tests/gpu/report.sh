@@ -36,7 +36,7 @@ write_part() { # NUMBER RESULT WHY SECONDS WORDS
             "$1" "${part_names[$1]}" "$2" "$(json_text "$3")" "$4" "$(json_text "$5")" "$(json_list "${passes[@]}")" "$all"
         printf '  "output": %s,\n  "lines": [%s]}' "$(json_text "$output")" "$(paste -sd, "$dir/lines.jsonl" 2>/dev/null)"
     )
-    part_row[$1]=$(printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$4" "$(shown "$5" "$3")" | tr '\n' ' ')
+    part_row[$1]=$(printf '%s\t%s\t%s\t%s' "$1" "$2" "$4" "$(shown "$5" "$3")" | tr '\n' ' ')
     part_md[$1]=$(cat "$dir/text.md" 2>/dev/null)
 }
 

@@ -4,8 +4,8 @@
 
 #             name       limit, in seconds: of 540; kept: what the parts before it leave to a part at least
 part_names=([1]=machine [2]=numbers [3]=bandwidth [4]=occupancy [5]=shapes [6]=peers [7]=cluster [8]=sanitizer [9]=ptx [10]=nccl)
-part_limits=([1]=30 [2]=90 [3]=90 [4]=45 [5]=80 [6]=80 [7]=80 [8]=100 [9]=60 [10]=120)
-part_kept=([9]=30 [10]=75)
+part_limits=([1]=30 [2]=90 [3]=90 [4]=45 [5]=80 [6]=80 [7]=80 [8]=100 [9]=75 [10]=120)
+part_kept=([9]=45 [10]=75)
 
 # An emulated device takes its time, more where the machine is busy
 patience=1
