@@ -38,8 +38,10 @@ Options:
 
 Parts 4, 6 and 8 need ncu, a Python with PyTorch ($PYTHON or python3) and compute-sanitizer, and say so where these are
 not. NCCL is $BANYAN_NCCL_LIBRARY, else the libnccl.so.2 beside the modules, else the system's.
-Exit codes: 0 every part that could run has passed; 1 a part has failed; 2 a mistake on the command line; 3 nothing was
-tested: there is no device, or the programs are not there; 130, 143 interrupted, ended.
+CUDA_VISIBLE_DEVICES takes another card than the first one.
+Exit codes: 0 every part that could run has passed; 1 a part has failed, or the files could not be written; 2 a mistake
+on the command line; 3 nothing was tested: no device, no room on a disk, or the programs are not there; 130, 143
+interrupted, ended.
 TEXT
 }
 
@@ -103,7 +105,7 @@ out=$(cd "$out" && pwd)
 started_s=$EPOCHSECONDS
 date=$(date -u -d "@$started_s" +%Y-%m-%dT%H-%M-%SZ)
 end_ms=$(((started_s + 60 * minutes) * 1000))
-work=$(mktemp -d "${TMPDIR:-/tmp}/banyan-gpu.XXXXXX") || die 3 "cannot make a folder in ${TMPDIR:-/tmp}"
+work=$(mktemp -d "${TMPDIR:-/tmp}/banyan-gpu.XXXXXX") || die 3 "cannot make a folder in ${TMPDIR:-/tmp} (TMPDIR names another)"
 
 # shellcheck source=tests/gpu/run.sh
 . "$here/gpu/run.sh"
@@ -127,31 +129,44 @@ interrupted() { # CODE
     fi
     if [ -e "$json" ]; then
         write_files
-        echo "gpu.sh: interrupted; what there is stands in $json" >&2
+        if [ -z "$unwritten" ]; then
+            echo "gpu.sh: interrupted; what there is stands in $json" >&2
+        else
+            echo "gpu.sh: interrupted; $unwritten could not be written: is the disk full?" >&2
+        fi
     fi
     leave "$1"
 }
 trap 'leave $?' EXIT
 trap 'interrupted 130' INT
 trap 'interrupted 143' TERM HUP
+trap : PIPE # whoever reads the output (tee) may go, and the files are written all the same
 
+for folder in "$work" "$out"; do
+    has_room "$folder" $((4 << 20)) || die 3 "the disk of ${folder%/banyan-gpu.*} is full: 4 MiB are needed (--out and TMPDIR name other folders)"
+done
 find_modules
 begin_part 1
 part_machine
 if [ -s "$work/no-device" ]; then
-    printf '\ngpu.sh: %s\n' "$(cat "$work/no-device")" >&2
+    echo # after the part's name
+    printf 'gpu.sh: %s\n' "$(cat "$work/no-device")" >&2
     leave 3
 fi
 end_part
 write_files
 for n in "${!part_names[@]}"; do
     [ "$n" -ne 1 ] || continue
-    if [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $n "* ]]; then
+    if ! is_wanted "$n"; then
         not_run "$n" "not asked for"
         continue
     fi
-    if [ "$(left_ms)" -lt 2000 ]; then
-        not_run "$n" "no time was left: $minutes minutes were over"
+    if [ -n "$disk_full" ]; then
+        not_run "$n" "the disk of ${disk_full%/*} is full"
+        continue
+    fi
+    if [ $(($(end_of "$n") - $(now_ms))) -lt 2000 ]; then
+        not_run "$n" "no time was left: what there is of $minutes minutes is over, or kept for parts after it"
         continue
     fi
     begin_part "$n"
@@ -162,5 +177,9 @@ done
 complete=true
 write_files
 print_table
+if [ -n "$unwritten" ]; then
+    echo "gpu.sh: $unwritten could not be written: is the disk full? What there is stands above" >&2
+    any_failed=yes
+fi
 [ -z "$any_failed" ]
 leave $?

@@ -78,6 +78,18 @@ bring_licence() { # LIBRARY PATH
         >>"$tree/share/doc/banyan/LIBRARIES"
 }
 
+# Of a library that is NVIDIA's: the first of these files that is there.
+bring_nvidia_licence() { # NAME FILE...
+    local file
+    for file in "${@:2}"; do
+        if [ -f "$file" ]; then
+            cp "$file" "$tree/share/doc/banyan/licences/$1"
+            return
+        fi
+    done
+    echo "package.sh: the licence of $1 was not found: $name.tar.xz has none; do not pass it on without" >&2
+}
+
 # Debian's files name the usual licences by a path that other systems do not have.
 bring_common_licences() {
     local name
@@ -132,8 +144,13 @@ bring_libraries
     echo "xxHash's code is in the programs and libbanyan; Debian has it in libxxhash-dev."
     cp /usr/share/doc/libxxhash-dev/copyright "$tree/share/doc/banyan/licences/libxxhash-dev"
 } >>"$tree/share/doc/banyan/LIBRARIES"
-[ "$cuda" = off ] ||
+if [ "$cuda" = on ]; then
     echo "The modules for CUDA hold NVIDIA's CUDA runtime library, under the licence of the CUDA toolkit." >>"$tree/share/doc/banyan/LIBRARIES"
+    toolkit=$(readlink -f "$(sed -n 's/^BANYAN_NVCC:[A-Z]*=//p' "$work/obj/CMakeCache.txt")")
+    toolkit=${toolkit%/*/*}
+    bring_nvidia_licence cuda-runtime "$toolkit"/EULA.txt "$toolkit"/dist-info/nvidia_cuda_runtime-*/licenses/*.txt \
+        "${toolkit%/*/*}"/nvidia_cuda_runtime-*.dist-info/licenses/*.txt /usr/share/doc/nvidia-cuda-toolkit/copyright
+fi
 bring_more
 bring_common_licences
 set_paths

@@ -41,7 +41,6 @@ find_nccl() {
 }
 
 bring_more() {
-    local licence
     [ "$cuda" = on ] || return 0
     find_nccl
     if [ -z "$nccl" ]; then
@@ -54,9 +53,9 @@ bring_more() {
     chmod 0755 "$tree/lib/libnccl.so.2"
     echo "libnccl.so.2             NVIDIA's NCCL, BSD licence (https://github.com/NVIDIA/nccl), machine code for sm_${nccl_keep/,/, sm_} alone" \
         >>"$tree/share/doc/banyan/LIBRARIES"
-    for licence in "$(dirname "$nccl")"/../{LICENSE,License}.txt /usr/share/doc/libnccl2/copyright; do
-        if [ -f "$licence" ]; then cp "$licence" "$tree/share/doc/banyan/licences/nccl"; fi
-    done
+    # Debian's, beside it, of a wheel in a folder of its own and of wheels that lie in one folder
+    bring_nvidia_licence nccl /usr/share/doc/libnccl2/copyright "${nccl%/*/*}"/{LICENSE,License}.txt \
+        "${nccl%/*/*}"/dist-info/nvidia_nccl_*/licenses/*.txt "${nccl%/*/*/*/*}"/nvidia_nccl_*.dist-info/licenses/*.txt
 }
 
 check_size() { # FILE

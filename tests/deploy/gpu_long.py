@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What deploy/package.sh tar --tests makes, in a minimal Debian of its own without a network: tests/gpu.sh over the emulated
-device, and what it says where there is no driver.
+device, and what it says where there is no driver and where a disk is full. With nvcc and nccl.h here the package has the modules
+for CUDA and NCCL, and NCCL.
     gpu_long.py 12|13 SOURCE BUILD
 Needs root, debootstrap, Debian's packages, and what package.sh needs; code 77 where these are not there.
 """
@@ -25,7 +26,8 @@ def prepare(base, root, packages):
     tree, = (root / "opt").iterdir()
     tree.rename(root / "opt/banyan")
     shutil.rmtree(packages)
-    for name in ("bin/python3", "bin/gcc", "lib/x86_64-linux-gnu/libssl.so.3", "lib/x86_64-linux-gnu/libnng.so.1"):
+    # Debian 13's apt needs OpenSSL
+    for name in ("bin/python3", "bin/gcc", *(f"lib/x86_64-linux-gnu/lib{name}.so.{n}" for name, n in (("nng", 1), ("jansson", 4), ("hwloc", 15)))):
         check(not (root / "usr" / name).exists(), "the system is not bare: it has", name)
 
 
@@ -34,9 +36,39 @@ def script(root, *options):
                           stdin=subprocess.DEVNULL, env=ENVIRONMENT)
 
 
-def test(root):
+def test_without_a_driver(root):
+    tree = root / "opt/banyan"
     done = script(root)
     check(done.returncode == 3 and done.stderr.startswith("gpu.sh: ") and done.stderr.count("\n") == 1, "without a driver:", done)
+    if not (tree / "lib/banyan/banyan-cuda.so").exists():
+        check("built without nvcc" in done.stderr, done.stderr)
+        return
+    # Where the machine that tests has a driver, /proc shows it here, too
+    check("there is no NVIDIA driver on this machine" in done.stderr or "libcuda.so.1 is not found" in done.stderr, done.stderr)
+    licences = tree / "share/doc/banyan/licences"
+    check("CUDA" in (licences / "cuda-runtime").read_text(errors="replace"), "the CUDA runtime's licence is not inside")
+    if (tree / "lib/libnccl.so.2").exists():
+        check("NVIDIA CORPORATION" in (licences / "nccl").read_text(errors="replace"), "NCCL's licence is not inside")
+        loaded = subprocess.run(["chroot", root, "env", "LD_PRELOAD=/opt/banyan/lib/libnccl.so.2", "LD_BIND_NOW=1", "true"], capture_output=True,
+                                text=True, env=ENVIRONMENT)
+        check((loaded.returncode, loaded.stderr) == (0, ""), "NCCL does not load:", loaded)
+
+
+def test_full_disks(root):
+    small = root / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=True)
+    for options, variables in ((["--out=/small"], {}), (["--out=/tmp/out"], {"TMPDIR": "/small"})):
+        done = subprocess.run(["chroot", root, "/opt/banyan/tests/gpu.sh", "--emulated", *options], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, env={**ENVIRONMENT, **variables})
+        check((done.returncode, done.stdout) == (3, "") and "gpu.sh: the disk of /small is full" in done.stderr, done)
+        check(list(small.iterdir()) == [], "it left behind", list(small.iterdir()))
+    subprocess.run(["umount", small], check=True)
+
+
+def test(root):
+    test_without_a_driver(root)
+    test_full_disks(root)
     done = script(root, "--emulated", "--minutes=45")  # a busy machine; nothing here is a measurement
     check(done.returncode == 0, "it ended with", done.returncode, "\n", done.stdout, done.stderr)
     path, = (root / "tmp/out").glob("gpu-*.json")
@@ -75,7 +107,7 @@ def main():
     folder.mkdir(parents=True)
     try:
         base = base_system("packages", release=(number, RELEASES[number]))
-        made = subprocess.run([source / "deploy/package.sh", "tar", "--tests", "--cuda=off", f"--out={folder / 'out'}"], stdout=subprocess.DEVNULL)
+        made = subprocess.run([source / "deploy/package.sh", "tar", "--tests", f"--out={folder / 'out'}"], stdout=subprocess.DEVNULL)
         check(made.returncode == 0, "package.sh has failed")
         prepare(base, root, folder / "out")
         code = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", sys.executable, "-B", __file__,

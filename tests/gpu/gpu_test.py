@@ -7,6 +7,8 @@ import json
 import math
 import os
 import pathlib
+import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ while [ $# -gt 0 ]; do
     case $1 in --context) contexts=$2 ;; --kv) kv=$2 ;; --group) groups=$2 ;; --rows) rows=$2 ;; --batch) batch=$2 ;; --dim) dim=$2 ;; esac
     shift
 done
+odd $kv
 for c in ${contexts//,/ }; do for g in ${groups//,/ }; do
     keys=$((${c/K/ * 1024})); bytes=$((keys * 4096))
     awk -v keys=$keys -v bytes=$bytes -v kv=$kv -v g=$g -v rows=$rows -v batch=${batch:-1} -v dim=${dim:-128} 'BEGIN {
@@ -49,9 +52,21 @@ odd() {
     *" $1=hang "*) trap '' TERM; sleep 1000 & echo $! >>"$PIDS"; echo $$ >>"$PIDS"; wait; while :; do sleep 1000; done ;;
     *" $1=fail "*) echo "it is wrong: $1" >&2; exit 1 ;;
     *" $1=rubbish "*) printf 'a "quote", a \\\\\\\\, a tab\\t\\001\\377, 100%% | of it\\n' >&2; exit 9 ;;
-    *" $1=none "*) echo "device: cuda:0: no CUDA device: CUDA driver version is insufficient for CUDA runtime version" >&2; exit 1 ;;
+    *" $1=none "*) echo "device: cuda:0: ${SAID:-no CUDA device: CUDA driver version is insufficient for CUDA runtime version}" >&2; exit 1 ;;
+    *" $1=denied "*) echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"; exit 1 ;;
+    *" $1=killed "*) kill -KILL $$ ;;
+    *" $1=full "*) "$PYTHON_HERE" -c "$FILL" ;;
     esac
 }
+"""
+# From now on nothing that gpu.sh writes finds room, nor what it starts
+FILL = """
+import os, pathlib, resource
+def parent(pid): return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+pid = os.getpid()
+while b"gpu.sh" not in pathlib.Path(f"/proc/{parent(pid)}/cmdline").read_bytes(): pid = parent(pid)
+while b"gpu.sh" in pathlib.Path(f"/proc/{parent(pid)}/cmdline").read_bytes(): pid = parent(pid)
+resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 """
 PROGRAMS = {
     "bin/cuda_device_test": SUITE,
@@ -66,7 +81,7 @@ PROGRAMS = {
     "bench/sessions": 'odd sessions; echo \'{"bench": "sessions", "mode": "batched", "geometry": "8/2x64", "workers": 1, "sessions": 8, "steps_per_s": 7000, "ratio": 3}\'',
     "bench/device_peers.py": "",
     "lib/banyan-cuda.so": "", "lib/banyan-cuda-emulated.so": "", "lib/banyan-nccl.so": "",
-    "tools/nvidia-smi": "odd smi; echo '580.1, NVIDIA X, GPU-1, 9.0, 81559, Disabled, Enabled, Enabled, 700.00, 1980, 2619, 1980, 2619, 5, 16, 30'",
+    "tools/nvidia-smi": "odd smi; echo \"$*\" >\"${ASKED:-/dev/null}\"; echo \"580.1, NVIDIA X, GPU-1, 9.0, 81559, ${MIG-Disabled}, Enabled, Enabled, 700.00, 1980, 2619, 1980, 2619, 5, 16, 30, ${TAKEN-4}, 0, ${MODE-Default}\"",
     "tools/ncu": 'odd ncu; echo "==PROF== x"; echo \'"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\'\n'
                  'echo \'"0","tile_kernel<3, 128>(cuda_launch)","sm__warps_active.avg.pct_of_peak_sustained_active","%","12.5"\'\n'
                  'echo \'"0","tile_kernel<3, 128>(cuda_launch)","dram__throughput.avg.pct_of_peak_sustained_elapsed","%","90.1"\'\n'
@@ -121,18 +136,23 @@ class StandIns(Case):
 
     def environment(self, fake, hurry, more):
         environment = {**os.environ, "PATH": f"{self.root / 'tools'}:{os.environ['PATH']}", "FAKE": fake, "PIDS": str(self.pids),
-                       "TMPDIR": str(self.root / "tmp"), "BANYAN_GPU_HURRY": str(hurry), **more}
-        for name in ("PYTHON", "CUDA_HOME", "BANYAN_NCCL_LIBRARY", "BANYAN_BUILD_DIR"):
+                       "TMPDIR": str(self.root / "tmp"), "BANYAN_GPU_HURRY": str(hurry), "PYTHON_HERE": sys.executable, "FILL": FILL}
+        for name in ("PYTHON", "CUDA_HOME", "BANYAN_NCCL_LIBRARY", "BANYAN_BUILD_DIR", "CUDA_VISIBLE_DEVICES"):
             environment.pop(name, None)
+        environment.update(more)
         (self.root / "tmp").mkdir(exist_ok=True)
         return environment
 
     def command(self, *words):
         return ["bash", SCRIPT, f"--from={self.root}", f"--out={self.out}", *words]
 
-    def run_it(self, *words, fake="", hurry=1, **more):
+    def run_it(self, *words, fake="", hurry=1, most_bytes=None, **more):
+        def limit(): # a disk with so much room; writing beyond it fails, and no signal comes
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+
         done = subprocess.run(self.command(*words), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
-                              env=self.environment(fake, hurry, more))
+                              env=self.environment(fake, hurry, more), preexec_fn=limit if most_bytes is not None else None)
         self.assertEqual(list((self.root / "tmp").iterdir()), [], "it left something behind")
         return done
 
@@ -195,8 +215,17 @@ class StandIns(Case):
         smi = self.root / "tools/nvidia-smi"
         smi.write_text(smi.read_text().replace(" 9.0,", " 8.0,"))
         self.assertEqual(self.run_it("--part=9").returncode, 0)
+        said = ("not run", "the module's PTX is for 9.0 and later, this card is 8.0")
         ptx = self.read()[1]["ptx"]
-        self.assertEqual((ptx["result"], ptx["why"]), ("not run", "the module's PTX is for 9.0 and later, this card is 8.0"))
+        self.assertEqual((ptx["result"], ptx["why"]), said)
+        smi.unlink()  # the kernels' name tells it, too
+        device = self.root / "bench/device"
+        device.write_text(device.read_text().replace("sm_90", "sm_80"))
+        for path in self.out.iterdir():
+            path.unlink()
+        self.assertEqual(self.run_it("--part=9").returncode, 0)
+        ptx = self.read()[1]["ptx"]
+        self.assertEqual((ptx["result"], ptx["why"]), said)
 
     def test_what_is_not_there_is_said(self):
         for name in ("nvidia-smi", "ncu", "compute-sanitizer", "python3"):
@@ -229,12 +258,14 @@ class StandIns(Case):
 
     def test_never_longer_than_asked_for(self):
         hang = " ".join(f"{name}=hang" for name in ("life", "numbers", "ncu", "peers", "generate", "step_min", "sessions", "memcheck", "e2e"))
-        done = self.run_it("--minutes=1", fake=hang, hurry=10)
+        done = self.run_it("--minutes=3", fake=hang, hurry=4)
         self.assertEqual(done.returncode, 1)
         result, parts = self.read()
         self.assertTrue(result["complete"])
-        self.assertEqual(parts["nccl"]["result"], "not run")
-        self.assertIn("no time was left: 1 minutes were over", parts["nccl"]["why"])
+        self.assertEqual(parts["sanitizer"]["result"], "not run")
+        self.assertIn("no time was left: what there is of 3 minutes is over", parts["sanitizer"]["why"])
+        # The last part has its share, whatever hangs before
+        self.assertEqual((parts["nccl"]["result"], parts["nccl"]["passed"]), ("failed", ["conformance"]))
         self.nothing_runs()
 
     def begin(self, fake):
@@ -258,6 +289,63 @@ class StandIns(Case):
         self.nothing_runs()
         self.assertEqual(list((self.root / "tmp").glob("banyan-gpu.*")), [])
 
+    def test_control_c(self):
+        """At a terminal, while tee reads the output: both get the signal, and tee is gone first."""
+        environment, pid_file = self.environment("generate=hang", 1, {}), self.root / "tee"
+        line = f"exec bash {SCRIPT} --from={self.root} --out={self.out} 2>{self.root / 'said'} | (echo $BASHPID >{pid_file}; exec tee {self.root / 'log'})"
+        pid, terminal = pty.fork()
+        if pid == 0:
+            for number in (signal.SIGINT, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            os.execvpe("bash", ["bash", "-c", line + "; exit ${PIPESTATUS[0]}"], environment)
+        self.addCleanup(os.close, terminal)
+        end = time.monotonic() + 120
+        while not self.pids.read_text():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        os.write(terminal, b"\x03")
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        while list((self.root / "tmp").glob("banyan-gpu.*")):
+            self.assertLess(time.monotonic(), end, "it left its folder behind")
+            time.sleep(0.05)
+        result, parts = self.read()
+        self.assertFalse(result["complete"])
+        self.assertEqual((parts["shapes"]["result"], parts["cluster"]["result"], parts["nccl"]["result"]), ("passed", "failed", "not run"))
+        self.assertIn("interrupted", parts["cluster"]["why"])
+        self.assertIn("interrupted; what there is stands in", (self.root / "said").read_text())
+        self.nothing_runs()
+
+    def test_nobody_reads_the_output(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with open(self.root / "said", "wb") as said:
+            done = subprocess.run(self.command("--part=3"), stdout=writer, stderr=said, stdin=subprocess.DEVNULL, check=False,
+                                  env=self.environment("", 1, {}))
+        os.close(writer)
+        self.assertEqual((done.returncode, self.read()[1]["bandwidth"]["result"]), (0, "passed"), (self.root / "said").read_text())
+        self.assertTrue(self.read()[0]["complete"])
+
+    def test_no_room(self):
+        done = self.run_it(most_bytes=1 << 20)
+        self.assertEqual((done.returncode, done.stdout), (3, ""))
+        self.assertRegex(done.stderr, r"^gpu\.sh: the disk of /[^ ]* is full: 4 MiB are needed .*\n$")
+        self.assertEqual(list(self.out.iterdir()), [])
+
+    def test_the_disk_fills_up(self):
+        done = self.run_it("--part=3", "--part=5", "--part=9", fake="int8=full", most_bytes=64 << 20)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"gpu\.sh: .*\.md could not be written: is the disk full\? What there is stands above\n$")
+        result, parts = self.read()  # as they were before
+        self.assertFalse(result["complete"])
+        self.assertEqual((parts["bandwidth"]["result"], parts["shapes"]["result"]), ("passed", "not run"))
+        table, _, markdown = done.stdout.partition("What the Markdown file would have held:")
+        self.assertRegex(table, r"int8: what it said is lost: the disk of /[^ ]* is full")
+        self.assertRegex(table, r"ptx +.* not run +the disk of /[^ ]* is full")
+        self.assertIn("| 3 bandwidth | passed |", markdown)
+        self.assertIn("| bf16 | 524288 | 4 | 1 |", markdown)
+
     def test_the_machine_goes_away(self):
         process = self.begin("ncu=hang")
         process.kill()
@@ -277,10 +365,62 @@ class StandIns(Case):
         self.assertEqual(parts["nccl"]["why"], "not asked for")
 
     def test_no_device(self):
-        done = self.run_it(fake="probe=none")
-        self.assertEqual(done.returncode, 3)
-        self.assertRegex(done.stderr.strip(), r"^gpu\.sh: (there is no NVIDIA driver on this machine: .*--emulated|no GPU can be used here: .*)$")
-        self.assertEqual(list(self.out.iterdir()), [])
+        here = self.root / "version"
+        here.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.1\n")
+        old = "no CUDA device: the driver is of CUDA 12.4, the module of CUDA 13.0: a newer driver, or a module built with CUDA 12.x, is needed"
+        none = "no CUDA device: no CUDA-capable device is detected"
+        small = "NVIDIA L4 (compute capability 8.9) gives a block 101376 bytes of shared memory; 158720 are needed"
+        for said, driver, more, wanted in (
+                (None, "/nonexistent", {}, "there is no NVIDIA driver on this machine: install it and load it (nvidia-smi shows the cards), or try --emulated"),
+                (None, here, {}, "the NVIDIA driver is loaded, but its library libcuda.so.1 is not found: start the container with its GPUs (--gpus all), or "
+                                 "install the driver's libraries"),
+                (old, "/nonexistent", {}, "no GPU can be used here: " + old.partition(": ")[2]),
+                (small, here, {}, "no GPU can be used here: " + small),
+                (none, here, {"CUDA_VISIBLE_DEVICES": "7"}, "no GPU can be used here: no CUDA-capable device is detected; CUDA_VISIBLE_DEVICES is '7'"),
+                (none, here, {"MIG": "Enabled"}, "no GPU can be used here: no CUDA-capable device is detected; MIG is on: there must be an instance "
+                                                 "(nvidia-smi -L), and CUDA_VISIBLE_DEVICES must not hide it")):
+            done = self.run_it(fake="probe=none", BANYAN_GPU_DRIVER=str(driver), **more, **({"SAID": said} if said else {}))
+            self.assertEqual((done.returncode, done.stderr), (3, f"gpu.sh: {wanted}\n"))
+            self.assertEqual(list(self.out.iterdir()), [])
+
+    def test_a_slice_of_a_card_that_others_use(self):
+        done = self.run_it("--part=1", MIG="Enabled", TAKEN="40000", CUDA_VISIBLE_DEVICES="3,1", ASKED=str(self.root / "asked"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        words = self.read()[1]["machine"]["words"]
+        self.assertIn("MIG is on: every figure is of a slice of the card", words)
+        self.assertIn("others use this card: 40000 MiB are taken", words)
+        self.assertTrue((self.root / "asked").read_text().startswith("-i 3 --query-gpu="))
+
+    def test_a_card_for_one_process(self):
+        done = self.run_it("--part=7", MODE="Exclusive_Process")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        cluster = self.read()[1]["cluster"]
+        self.assertEqual(cluster["result"], "not run")
+        self.assertIn("one process at a time (compute mode Exclusive_Process;", cluster["why"])
+
+    def test_nvidia_smi_without_an_answer(self):
+        for fake, said in (("smi=hang", "nvidia-smi did not end within 10 s"), ("smi=fail", "nvidia-smi ended with 1: it is wrong: smi")):
+            done = self.run_it("--part=1", fake=fake, hurry=4)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            machine = self.read()[1]["machine"]
+            self.assertEqual((machine["result"], machine["why"]), ("passed", said))
+            for path in self.out.iterdir():
+                path.unlink()
+        self.nothing_runs()
+
+    def test_a_profiler_that_may_not_count(self):
+        done = self.run_it("--part=4", fake="ncu=denied")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        occupancy = self.read()[1]["occupancy"]
+        self.assertEqual(occupancy["result"], "not run")
+        self.assertIn("ncu may not read the counters: run as root", occupancy["why"])
+
+    def test_a_program_that_is_killed(self):
+        done = self.run_it("--part=2", fake="life=killed")
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+        numbers = self.read()[1]["numbers"]
+        self.assertIn("life ended with 137", numbers["why"])
+        self.assertEqual(numbers["passed"], ["numbers", "numbers_again", "latents"])
 
     def test_a_device_that_does_not_open(self):
         done = self.run_it("--part=1", fake="probe=fail")

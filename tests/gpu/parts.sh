@@ -2,7 +2,7 @@
 # Part of tests/gpu.sh: the parts. Each calls run, pass, fail, skip, word, figure, lines and text (run.sh), in any order.
 # shellcheck shell=bash
 
-device='' capability=''
+device='' capability='' mig='' compute_mode=''
 version=$(cat "$here/gpu/version" 2>/dev/null || git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)
 
 # Sets cuda_module, nccl_module, nccl_library, daemons: a folder with bin/ and lib/ whose workers find the device's module.
@@ -75,28 +75,53 @@ part_machine() {
         lines "$out_file"
         pass "a first answer is right"
         word "$device, $one"
-    elif [ "$code" -eq 1 ] && grep -q "no CUDA device" "$err_file"; then
-        one="no GPU can be used here: $(sed -n 's/.*no CUDA device: *//p' "$err_file" | head -n 1)"
-        if [ ! -e /proc/driver/nvidia/version ]; then
-            one="there is no NVIDIA driver on this machine: install it and load it (nvidia-smi shows the cards), or try --emulated"
-        fi
+        [[ $device != *" MIG "* || $mig == *Enabled* ]] || word "MIG is on: every figure is of a slice of the card"
+    elif [ "$code" -eq 1 ] && grep -qE 'no CUDA device|compute capability' "$err_file"; then
+        one=$(no_device "$(sed -n 's/^device: [^ ]*: //p' "$err_file" | head -n 1)")
         echo "$one" >"$work/no-device"
         skip "$one"
     else
         fail "$why"
     fi
+    # What else is needed of the card, where there is no nvidia-smi
+    [ -n "$capability" ] || capability=$(printf '%s' "$one" | sed -n 's/.*-sm_\([0-9]*\)\([0-9]\)$/ \1.\2/p')
+}
+
+# BANYAN_GPU_DRIVER, for tests: another file in the place of the kernel's, which is there while the driver is loaded.
+driver_file=${BANYAN_GPU_DRIVER:-/proc/driver/nvidia/version}
+
+no_device() { # WHAT THE MODULE SAYS: what somebody who is at the machine can do about it
+    local said=${1#no CUDA device: }
+    case $1 in
+    *"the driver is of CUDA"* | *"compute capability"*) echo "no GPU can be used here: $said" ;;
+    *insufficient*) # of the driver's library, which is found by its name
+        if [ -e "$driver_file" ]; then
+            echo "the NVIDIA driver is loaded, but its library libcuda.so.1 is not found: start the container with its GPUs (--gpus all), or install the driver's libraries"
+        else
+            echo "there is no NVIDIA driver on this machine: install it and load it (nvidia-smi shows the cards), or try --emulated"
+        fi
+        ;;
+    *)
+        if [[ $mig == *Enabled* ]]; then said+="; MIG is on: there must be an instance (nvidia-smi -L), and CUDA_VISIBLE_DEVICES must not hide it"; fi
+        [ -z "${CUDA_VISIBLE_DEVICES+set}" ] || said+="; CUDA_VISIBLE_DEVICES is '$CUDA_VISIBLE_DEVICES'"
+        echo "no GPU can be used here: $said"
+        ;;
+    esac
 }
 
 ask_driver() {
     export CUDA_DEVICE_ORDER=PCI_BUS_ID # nvidia-smi's first card is cuda:0
-    local keys=driver_version,name,uuid,compute_cap,memory.total,mig.mode.current,persistence_mode,ecc.mode.current,power.limit keys2 key value
+    local keys=driver_version,name,uuid,compute_cap,memory.total,mig.mode.current,persistence_mode,ecc.mode.current,power.limit keys2 key value used
     keys2=clocks.current.sm,clocks.current.memory,clocks.max.sm,clocks.max.memory,pcie.link.gen.current,pcie.link.width.current,temperature.gpu
+    keys2+=,memory.used,utilization.gpu,compute_mode
     if ! command -v nvidia-smi >/dev/null; then
-        figure driver "$(sed -n 's/^NVRM version: *//p' /proc/driver/nvidia/version 2>/dev/null)"
+        figure driver "$(sed -n 's/^NVRM version: *//p' "$driver_file" 2>/dev/null)"
         skip "nvidia-smi is not here: no clocks, no MIG"
         return
     fi
-    if ! run 10 nvidia-smi nvidia-smi --query-gpu="$keys,$keys2" --format=csv,noheader,nounits; then
+    local one_card=()
+    if [[ ${CUDA_VISIBLE_DEVICES:-} =~ ^([0-9]+|GPU-[^,]*) ]]; then one_card=(-i "${BASH_REMATCH[1]}"); fi
+    if ! run 10 nvidia-smi nvidia-smi "${one_card[@]}" --query-gpu="$keys,$keys2" --format=csv,noheader,nounits; then
         skip "$why"
         return
     fi
@@ -106,11 +131,14 @@ ask_driver() {
         value=${values[key]:-}
         figure "${keys[key]}" "${value# }"
     done
-    capability=${values[3]:-}
+    capability=${values[3]:-} mig=${values[5]:-} compute_mode=${values[18]:-}
     figure cards "$(grep -c . "$out_file")"
     word "driver${values[0]:+ ${values[0]}}, MIG${values[5]:-?}, clocks of${values[9]:- ?} (most${values[11]:- ?}) and${values[10]:- ?} MHz"
+    [[ $mig != *Enabled* ]] || word "MIG is on: every figure is of a slice of the card"
+    used=${values[16]:-}
+    if [[ ${used# } =~ ^[0-9]+$ && ${used# } -ge 1024 ]]; then word "others use this card:$used MiB are taken, figures may be theirs"; fi
     text <<TEXT
-Driver ${values[0]:-?}, compute capability${values[3]:- ?},${values[4]:- ?} MiB, MIG${values[5]:- ?}, power limit${values[8]:- ?} W, clocks
+Driver ${values[0]:-?}, compute capability${values[3]:- ?},${values[4]:- ?} MiB (of them${used:- ?} taken), MIG${values[5]:- ?}, power limit${values[8]:- ?} W, clocks
 of multiprocessors${values[9]:- ?} of${values[11]:- ?} MHz, of memory${values[10]:- ?} of${values[12]:- ?} MHz (when it began).
 TEXT
 }
@@ -282,6 +310,10 @@ part_cluster() {
     local workers=4 tokens=4096 generate=64 rounds=500 milliseconds=500 only=(step_min step_min_stream step_32k) what
     if [ -n "$emulated" ]; then workers=2 tokens=256 generate=4 rounds=20 only=(step_min); fi
     if [ -n "$small" ]; then tokens=64 generate=2; fi
+    if [[ $compute_mode == *Exclusive* ]]; then
+        skip "the card takes one process at a time (compute mode${compute_mode}; nvidia-smi -c 0 makes it take several)"
+        return
+    fi
     run 60 model bash "$here/gpu/cluster.sh" "$from" "$daemons" "$root" $workers $tokens $generate
     judge model
     if [ "$code" -eq 0 ]; then
@@ -336,7 +368,7 @@ part_ptx() {
         return
     fi
     export CUDA_FORCE_PTX_JIT=1 CUDA_CACHE_PATH=$work/ptx
-    suite 58 ptx "$cuda_module" numbers
+    suite 72 ptx "$cuda_module" numbers # the driver compiles for half a minute or more
     unset CUDA_FORCE_PTX_JIT CUDA_CACHE_PATH
     worst "$out_file" | while read -r type o lse; do printf '%s %s, ' "$type" "$o"; done >"$dir/worst"
     [ ! -s "$dir/worst" ] || word "largest errors of what is promised: $(sed 's/, $//' "$dir/worst")"

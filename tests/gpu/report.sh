@@ -22,46 +22,57 @@ json_list() { # TEXT...: of JSON strings
     printf '[%s]' "$all"
 }
 
+# What is to be written, by the part's number: in memory, so that a disk that is full takes nothing away.
+part_json=() part_row=() part_md=()
+
 write_part() { # NUMBER RESULT WHY SECONDS WORDS
     local all='' one output=
     for one in "${figures[@]}"; do all+=${all:+, }$one; done
     if [ "$2" = failed ]; then
         output=$(cd "$dir" && tail -n 12 -- *.out *.err 2>/dev/null | tail -c 6000)
     fi
-    {
+    part_json[$1]=$(
         printf '{"part": %d, "name": "%s", "result": "%s", "why": %s, "seconds": %s, "words": %s, "passed": %s,\n  "figures": {%s},\n' \
             "$1" "${part_names[$1]}" "$2" "$(json_text "$3")" "$4" "$(json_text "$5")" "$(json_list "${passes[@]}")" "$all"
-        printf '  "output": %s,\n  "lines": [%s]}' "$(json_text "$output")" "$(paste -sd, "$dir/lines.jsonl")"
-    } >"$work/part-$1.json"
-    printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$4" "$(shown "$5" "$3")" | tr '\n' ' ' >"$work/part-$1.row"
-    cp "$dir/text.md" "$work/part-$1.md"
+        printf '  "output": %s,\n  "lines": [%s]}' "$(json_text "$output")" "$(paste -sd, "$dir/lines.jsonl" 2>/dev/null)"
+    )
+    part_row[$1]=$(printf '%s\t%s\t%s\t%s' "$1" "$2" "$4" "$(shown "$5" "$3")" | tr '\n' ' ')
+    part_md[$1]=$(cat "$dir/text.md" 2>/dev/null)
+}
+
+unwritten=     # the file that could not be written the last time
+markdown_text= # of the last time
+
+# A file as a whole, or the one before stays.
+replace_file() { # FILE TEXT
+    if printf '%s\n' "$2" 2>/dev/null >"$1.part" && mv "$1.part" "$1"; then return 0; fi
+    rm -f "$1.part"
+    unwritten=$1
 }
 
 write_files() {
-    local n
-    for n in "${!part_names[@]}"; do # those that have not had their turn
-        if [ ! -e "$work/part-$n.json" ]; then
-            printf '{"part": %d, "name": "%s", "result": "not run", "why": "the run ended before", "seconds": 0}' "$n" "${part_names[$n]}" \
-                >"$work/part-$n.json"
-            printf '%s\tnot run\t0\tthe run ended before' "$n" >"$work/part-$n.row"
-            : >"$work/part-$n.md"
-            touch "$work/part-$n.waits"
+    local n json_now=() row_now=() # write_markdown reads the rows
+    for n in "${!part_names[@]}"; do
+        if [ -n "${part_json[n]:-}" ]; then
+            json_now[n]=${part_json[n]} row_now[n]=${part_row[n]}
+        else # it has not had its turn
+            json_now[n]="{\"part\": $n, \"name\": \"${part_names[n]}\", \"result\": \"not run\", \"why\": \"the run ended before\", \"seconds\": 0}"
+            row_now[n]=$(printf '%s\tnot run\t0\tthe run ended before' "$n")
         fi
     done
-    {
+    unwritten=
+    replace_file "$json" "$(
         printf '{"format": 1, "date": "%s", "version": %s, "emulated": %s, "small": %s, "minutes": %d, "complete": %s, "parts": [\n' \
             "$date" "$(json_text "$version")" "$([ -n "$emulated" ] && echo true || echo false)" \
             "$([ -n "$small" ] && echo true || echo false)" "$minutes" "$complete"
         for n in "${!part_names[@]}"; do
-            cat "$work/part-$n.json"
+            printf '%s\n' "${json_now[n]}"
             [ "$n" -eq 10 ] || echo ,
         done
-        printf ']}\n'
-    } >"$json.part" && mv "$json.part" "$json"
-    write_markdown >"$markdown.part" && mv "$markdown.part" "$markdown"
-    for n in "${!part_names[@]}"; do
-        if [ -e "$work/part-$n.waits" ]; then rm -f "$work/part-$n".*; fi
-    done
+        printf ']}'
+    )"
+    markdown_text=$(write_markdown)
+    replace_file "$markdown" "$markdown_text"
 }
 
 write_markdown() {
@@ -74,14 +85,11 @@ write_markdown() {
     echo '| part | result | seconds | what it says |'
     echo '|---|---|---|---|'
     for n in "${!part_names[@]}"; do
-        IFS=$'\t' read -r part result seconds words <"$work/part-$n.row"
+        IFS=$'\t' read -r part result seconds words <<<"${row_now[n]}"
         printf '| %s %s | %s | %s | %s |\n' "$part" "${part_names[$n]}" "$result" "$seconds" "${words//|//}"
     done
     for n in "${!part_names[@]}"; do
-        if [ -s "$work/part-$n.md" ]; then
-            echo
-            cat "$work/part-$n.md"
-        fi
+        if [ -n "${part_md[n]:-}" ]; then printf '\n%s\n' "${part_md[n]}"; fi
     done
 }
 
@@ -95,7 +103,7 @@ print_table() {
     echo
     printf '%-3s %-10s %-39s %-8s %s\n' '' part 'what it is about' result 'what came of it'
     for n in "${!part_names[@]}"; do
-        IFS=$'\t' read -r part result seconds words <"$work/part-$n.row"
+        IFS=$'\t' read -r part result seconds words <<<"${part_row[n]:-}"
         [ "$words" != "not asked for" ] || continue
         printf '%-3s %-10s %-39s %-8s %s\n' "$part" "${part_names[$n]}" "${about[$n]}" "$result" "$words"
         [ "$result" = "not run" ] || counts=$((counts + 1))
@@ -107,5 +115,9 @@ print_table() {
     else
         echo "Nothing has failed; $counts of ${#part_names[@]} parts have run."
     fi
-    printf '  %s\n  %s\n' "$json" "$markdown"
+    if [ -z "$unwritten" ]; then
+        printf '  %s\n  %s\n' "$json" "$markdown"
+    else
+        printf 'What the Markdown file would have held:\n\n%s\n' "$markdown_text"
+    fi
 }

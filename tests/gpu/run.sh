@@ -2,9 +2,10 @@
 # Part of tests/gpu.sh: a command under a time limit, and what a part says of itself.
 # shellcheck shell=bash
 
-#             name       limit, in seconds: of 540
+#             name       limit, in seconds: of 540; kept: what the parts before it leave to a part at least
 part_names=([1]=machine [2]=numbers [3]=bandwidth [4]=occupancy [5]=shapes [6]=peers [7]=cluster [8]=sanitizer [9]=ptx [10]=nccl)
-part_limits=([1]=30 [2]=90 [3]=90 [4]=45 [5]=80 [6]=80 [7]=80 [8]=100 [9]=60 [10]=120)
+part_limits=([1]=30 [2]=90 [3]=90 [4]=45 [5]=80 [6]=80 [7]=80 [8]=100 [9]=75 [10]=120)
+part_kept=([9]=45 [10]=75)
 
 # An emulated device takes its time, more where the machine is busy
 patience=1
@@ -13,6 +14,7 @@ if [ -n "$emulated" ]; then patience=10; fi
 running=      # the part's number
 child=        # a process group's leader, while one runs
 any_failed=
+disk_full=    # where nothing can be written any more
 complete=false
 json=$out/gpu-$date.json
 markdown=$out/gpu-$date.md
@@ -26,10 +28,34 @@ now_ms() {
 
 # Of this part, never beyond the end of all; 1.5 s are left for writing.
 left_ms() {
-    local now end=$((end_ms - 1500))
+    local now end
+    end=$(end_of "${running:-0}")
     now=$(now_ms)
     [ -z "$running" ] || [ "$part_end_ms" -gt "$end" ] || end=$part_end_ms
     echo $((end - now))
+}
+
+# When a part must have ended, whatever its limit: later ones that are asked for have time kept, less where all is shorter.
+end_of() { # NUMBER
+    local n end=$((end_ms - 1500))
+    for n in "${!part_kept[@]}"; do
+        if [ "$n" -gt "$1" ] && is_wanted "$n"; then
+            end=$((end - 1000 * part_kept[n] * (minutes < 9 ? minutes : 9) / 9))
+        fi
+    done
+    echo "$end"
+}
+
+is_wanted() { # NUMBER
+    [ ${#wanted[@]} -eq 0 ] || [[ " ${wanted[*]} " == *" $1 "* ]]
+}
+
+# Can a few bytes be written in this folder? Small files alone tell: one that is empty takes no room.
+has_room() { # FOLDER BYTES
+    head -c "$2" /dev/zero 2>/dev/null >"$1/.room.$$"
+    local status=$?
+    rm -f "$1/.room.$$"
+    return $status
 }
 
 # Ends the command that runs, and all that it has started. What cannot be ended (a process that waits in the driver) is left.
@@ -46,8 +72,8 @@ stop_child() {
     child=
 }
 
-# run SECONDS NAME COMMAND...: its output is $dir/NAME.out and NAME.err, its code is $code (124: it did not end in time), and
-# $why is a sentence on a code that is not 0. Succeeds where the code is 0.
+# run SECONDS NAME COMMAND...: its output is $dir/NAME.out and NAME.err, its code is $code (124: it did not end in time; 125:
+# its output could not be kept), and $why is a sentence on a code that is not 0. Succeeds where the code is 0.
 run() {
     local limit_ms=$(($1 * 1000 * patience)) name=$2 left end
     shift 2
@@ -56,22 +82,26 @@ run() {
     out_file=$dir/$name.out err_file=$dir/$name.err code=124 why="$name: no time was left"
     : >"$out_file" && : >"$err_file"
     [ "$limit_ms" -gt 500 ] || return 1
-    rm -f "$dir/code"
     set -m # a process group of its own
     (
         "$@" >"$out_file" 2>"$err_file" </dev/null
-        echo $? >"$dir/code.new" && mv "$dir/code.new" "$dir/code"
+        exit $?
     ) 2>/dev/null &
     child=$!
     set +m
     end=$(($(now_ms) + limit_ms))
-    while [ ! -e "$dir/code" ] && [ "$(now_ms)" -lt "$end" ]; do sleep 0.05; done
+    while kill -0 "$child" 2>/dev/null && [ "$(now_ms)" -lt "$end" ]; do sleep 0.05; done
     code=124
-    [ ! -e "$dir/code" ] || code=$(cat "$dir/code")
+    if ! kill -0 "$child" 2>/dev/null; then
+        wait "$child"
+        code=$?
+    fi
     stop_child
+    if ! has_room "$work" 4096; then disk_full=$work code=125; fi
     why=
     case $code in
     0) return 0 ;;
+    125) why="$name: what it said is lost: the disk of ${work%/*} is full" ;;
     124) why="$name did not end within $(((limit_ms + 999) / 1000)) s" ;;
     *)
         why=$(grep -v '^harness: the logs are' "$err_file" | tail -n 1)
@@ -132,8 +162,6 @@ end_part() {
 
 not_run() { # NUMBER WHY
     dir=$work/part-$1 figures=() passes=()
-    mkdir -p "$dir"
-    : >"$dir/lines.jsonl" && : >"$dir/text.md"
     write_part "$1" 'not run' "$2" 0 ''
     [ "$2" = "not asked for" ] || printf '%2d %-10s %-8s %6s s  %s\n' "$1" "${part_names[$1]}" 'not run' 0 "$2"
 }
