@@ -25,6 +25,7 @@
 #define CUDA_BLOCK_KEYS  16u
 #define CUDA_THREADS     128u  // of a block of any kernel
 #define CUDA_LARGEST_DIM 1024u // of k_dim and v_dim
+#define CUDA_TASKS_MOST  1024u // of a block of threads that goes on from task to task
 #define CUDA_PLAIN_WIDTH 8u    // pairs in a tile of the plain kernels
 #define CUDA_MLA_K_DIM   576   // of latents that hold their values
 #define CUDA_MLA_V_DIM   512
@@ -87,7 +88,9 @@ struct cuda_copy { // rows of bytes, from block to block
 
 struct cuda_kernel {
     const void *function;
-    uint32_t shared_bytes; // dynamic shared memory
+    uint32_t shared_bytes;    // dynamic shared memory
+    uint32_t shared_bytes_80; // the same on compute capability 8.x
+    uint32_t goes_on;         // not 0: block b of threads computes tasks b, b + blocks, b + 2 blocks, ...
 };
 
 // One table a KV type: [dim 64, 128, 256][width 8, 16, 32, 64].

@@ -36,4 +36,4 @@ static __global__ void __launch_bounds__(CUDA_THREADS) copy_kernel(const cuda_la
         copy_row<char>(to, from, some);
 }
 
-const struct cuda_kernel cuda_copies = {reinterpret_cast<const void *>(&copy_kernel), 0};
+const struct cuda_kernel cuda_copies = {reinterpret_cast<const void *>(&copy_kernel), 0, 0, 0};

@@ -26,7 +26,8 @@ struct cuda_plan_item {
 struct cuda_plan_pass {
     struct cuda_header header;
     uint32_t rounds;
-    uint64_t floats; // of the workspace
+    uint64_t floats;                // of the workspace
+    uint32_t longest[CUDA_CLASSES]; // units of a class's items, in blocks of keys
 };
 
 struct cuda_plan {
@@ -48,6 +49,10 @@ void cuda_plan_fill(const struct cuda_plan *plan, const struct kernels_device_it
                     void *args);
 void cuda_plan_fini(struct cuda_plan *plan);
 uint32_t cuda_plan_element(enum kernels_kv_type type); // bytes
+uint32_t cuda_plan_round_grid(uint32_t n);             // up, by at most an eighth
+// The blocks of threads to launch for a class's tasks. resident: how many the device holds at once, of a kernel
+// whose blocks go on from task to task; 0: of another.
+uint32_t cuda_plan_grid(const struct cuda_plan_pass *pass, uint32_t class_index, uint32_t resident);
 // The kernel of a class.
 const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index);
 
@@ -117,11 +122,14 @@ struct cuda_segment {
 struct kernels_device {
     int index;
     struct kernels_device_info info;
-    uint64_t taken;      // device memory: regions, workspace, slots
-    uint64_t steps;      // of it: workspace, slots
-    uint64_t reserve;    // of the limit, what regions leave for steps
-    bool pooled;         // the runtime frees the workspace in the order of the stream
-    double bytes_per_ns; // that memory reads, as the hardware says; 0: unknown
+    uint64_t taken;   // device memory: regions, workspace, slots
+    uint64_t steps;   // of it: workspace, slots
+    uint64_t reserve; // of the limit, what regions leave for steps
+    bool before_90;   // compute capability 8.x
+    uint32_t
+        resident[CUDA_CLASSES]; // blocks of threads at once, of kernels that go on from task to task; else 0
+    bool pooled;                // the runtime frees the workspace in the order of the stream
+    double bytes_per_ns;        // that memory reads, as the hardware says; 0: unknown
     struct cuda_pool *pool;
     struct cuda_plan plan;
     cudaStream_t compute, upload, copy;
@@ -153,6 +161,9 @@ enum common_code cuda_device_enter(struct kernels_device *device, struct common_
 // Device memory within the limit.
 enum common_code cuda_device_take(struct kernels_device *device, uint64_t bytes, void **out,
                                   struct common_error *err);
+
+// Dynamic shared memory of a kernel on this device.
+uint32_t cuda_device_shared(const struct kernels_device *device, const struct cuda_kernel *kernel);
 
 // ---- step.c, transfer.c -----------------------------------------------------------------------------------
 

@@ -228,7 +228,8 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) merge_kernel(const cud
 }
 
 const struct cuda_kernel cuda_merge = {reinterpret_cast<const void *>(&merge_kernel),
-                                       (8 * MERGE_DIMS + 2 * MERGE_UNITS) * 4};
+                                       (8 * MERGE_DIMS + 2 * MERGE_UNITS) * 4,
+                                       (8 * MERGE_DIMS + 2 * MERGE_UNITS) * 4, 0};
 
 // Reads `partials` bytes at args and leaves a word that depends on all of them.
 static __global__ void __launch_bounds__(CUDA_THREADS) read_kernel(const cuda_launch launch)
@@ -247,4 +248,4 @@ static __global__ void __launch_bounds__(CUDA_THREADS) read_kernel(const cuda_la
         *task_at<uint32_t>(launch.out, 0) = x;
 }
 
-const struct cuda_kernel cuda_read = {reinterpret_cast<const void *>(&read_kernel), 0};
+const struct cuda_kernel cuda_read = {reinterpret_cast<const void *>(&read_kernel), 0, 0, 0};

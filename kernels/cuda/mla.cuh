@@ -234,22 +234,18 @@ __global__ void __launch_bounds__(CUDA_THREADS, mla_shape<type, width>::resident
     typedef mla_shape<type, width> S;
     typedef typename S::base B;
     task t;
-    if (!task_find(launch, t))
+    if (!task_find(launch, blockIdx.x, t))
         return;
     const uint32_t warp = threadIdx.x / 32;
     char *shared = lane_shared();
     uint2 *q = reinterpret_cast<uint2 *>(shared);
     float *scales = reinterpret_cast<float *>(shared + B::q_bytes);
-    tile_task &kept = *reinterpret_cast<tile_task *>(shared + B::kept);
+    tile_task &kept = *reinterpret_cast<tile_task *>(shared + S::kept);
     tile_note *notes = reinterpret_cast<tile_note *>(shared + S::notes);
     char *logits = shared + S::logits, *ring = shared + S::rings;
     float *fades = reinterpret_cast<float *>(shared + S::fades);
-    if (threadIdx.x == 0) {
-        kept.t = t;
-        kept.top = t.pair / t.item->group;
-        kept.bottom = (t.pair + t.pairs - 1) / t.item->group;
-        kept.simple = t.item->soft_cap > 0 || t.item->alibi != 0 ? 0 : TILE_SIMPLE;
-    }
+    if (threadIdx.x == 0)
+        tile_keep(kept, t, 0);
     __syncthreads();
     tile_walk walk;
     walk.run = t.run;
@@ -261,7 +257,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, mla_shape<type, width>::resident
         lane_copy_commit();
     }
     bool more; // the later parts of q are multiplied in any case
-    tile_queries<B, width>(launch, t, q, scales, more);
+    tile_queries<B, width>(launch, t, threadIdx.x, q, scales, more);
 
     mla_lane<S> st;
     if (threadIdx.x < width / 2)
@@ -320,7 +316,8 @@ template <int type, int width> struct mla_entry {
     static cuda_kernel get()
     {
         cuda_kernel k = {reinterpret_cast<const void *>(&mla_kernel<type, width>),
-                         static_cast<uint32_t>(mla_shape<type, width>::shared)};
+                         static_cast<uint32_t>(mla_shape<type, width, TILE_ROOM_90>::shared),
+                         static_cast<uint32_t>(mla_shape<type, width, TILE_ROOM_80>::shared), 0};
         return k;
     }
 };

@@ -10,8 +10,9 @@
 #define MLA_WARPS 4
 
 // What does not depend on the products is tile_shape's: fragments of q, pieces of a row and their places.
-template <int type, int pairs> struct mla_shape : tile_shape<type, CUDA_MLA_K_DIM, pairs> {
-    typedef tile_shape<type, CUDA_MLA_K_DIM, pairs> base;
+template <int type, int pairs, int room = TILE_ROOM>
+struct mla_shape : tile_shape<type, CUDA_MLA_K_DIM, pairs, room> {
+    typedef tile_shape<type, CUDA_MLA_K_DIM, pairs, room> base;
     static constexpr int width = pairs;
     static constexpr bool wide = true; // as tile_load.cuh understands it: a stage holds keys, no values
     static constexpr int key_ways = 1; // all warps share a block of keys
@@ -21,12 +22,13 @@ template <int type, int pairs> struct mla_shape : tile_shape<type, CUDA_MLA_K_DI
     static constexpr int part = base::steps / MLA_WARPS;            // a warp's steps of the logits
     static constexpr int heights = CUDA_MLA_V_DIM / 16 / MLA_WARPS; // a warp's steps of o
     static constexpr int stage = 16 * base::row;
-    // 32 pairs: what the 163 KiB of sm_80 hold. 16 pairs: what lets two blocks of threads share the 228 KiB
-    // of sm_90, and one the 99 KiB of others
-    static constexpr int stages = base::bf16 ? 2 : width == 32 ? 4 : 3;
-    static constexpr int resident = width == 32 ? 1 : 2; // blocks of threads, of sm_90
+    // 32 pairs: what the 163 KiB of sm_80 hold. 16 pairs: what lets two blocks of threads share the 227 KiB
+    // of sm_90, and of binary16 the 163 KiB of sm_80 (two stages)
+    static constexpr int stages = base::bf16 ? 2 : width == 32 ? 4 : room == TILE_ROOM_80 ? 2 : 3;
+    static constexpr int resident = width == 32 ? 1 : 2; // blocks of threads
     static constexpr int column_bytes = MLA_WARPS * 512; // parts of 8 pairs' logits
-    static constexpr int notes = base::kept + (static_cast<int>(sizeof(tile_task)) + 15) / 16 * 16;
+    static constexpr int kept = (base::head + 15) / 16 * 16;
+    static constexpr int notes = kept + base::task_bytes;
     static constexpr int logits = notes + stages * 16;
     static constexpr int fades = logits + columns * column_bytes;
     static constexpr int seen = fades + width * 4;

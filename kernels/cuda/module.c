@@ -93,6 +93,11 @@ enum common_code cuda_device_take(struct kernels_device *device, uint64_t bytes,
     return code;
 }
 
+uint32_t cuda_device_shared(const struct kernels_device *device, const struct cuda_kernel *kernel)
+{
+    return device->before_90 ? kernel->shared_bytes_80 : kernel->shared_bytes;
+}
+
 static void close_device(struct kernels_device *device)
 {
     if (!device)
@@ -151,8 +156,9 @@ static enum common_code describe(struct kernels_device *device, uint64_t limit_b
     if (prop.major < 8)
         return common_error_set(err, COMMON_UNAVAILABLE, "%s has compute capability %d.%d; 8.0 is needed",
                                 info->name, prop.major, prop.minor);
+    device->before_90 = prop.major < 9;
     for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
-        uint32_t shared = cuda_plan_kernel(c)->shared_bytes;
+        uint32_t shared = cuda_device_shared(device, cuda_plan_kernel(c));
         if (shared > prop.sharedMemPerBlockOptin)
             return common_error_set(
                 err, COMMON_UNAVAILABLE,

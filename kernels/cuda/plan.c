@@ -7,6 +7,12 @@
 // as large as 57 of their keys. The units of a round: as many as leave their partials in
 // ROUND_FLOATS. All are rules of the item alone.
 //
+// Blocks of threads: one a task (and some for tasks to come). Where tasks are short, of no more than
+// SHORT_BLOCKS blocks of keys, and more than the device holds blocks of threads, as many as it holds: each computes
+// every n-th task, and asks for the next one's keys while it ends this one, where memory would wait for a task's
+// begin and end (docs/GPU.md). Long tasks stay with a block each: the device then gives the next task to whoever is
+// ready.
+//
 // So the workspace has a bound that no context raises: ROUND_FLOATS, or the partials of one unit of an item,
 // which are no more than its answer and as much again. Which items share a pass depends on the step, and no
 // bit depends on it.
@@ -19,6 +25,7 @@
 #define UNIT_MOST    128u
 #define TASKS_WANTED 1024u
 #define MLA_TASKS    256u
+#define SHORT_BLOCKS 16u                  // of keys, of a task: two a warp are 8
 #define PLAIN_CLASS  60u                  // the first of the plain kernels
 #define MLA_CLASS    65u                  // the first of the kernels for latents
 #ifndef ROUND_FLOATS                      // tests have few keys
@@ -202,6 +209,8 @@ static enum common_code lay_out(struct cuda_plan *plan, const struct kernels_dev
     to->pass = plan->pass_count - 1;
     class->items++;
     class->tasks += (uint32_t)tasks;
+    if (to->unit_blocks > pass->longest[to->class_index])
+        pass->longest[to->class_index] = to->unit_blocks;
     pass->header.items++;
     pass->header.merges += (uint32_t)merges;
 
@@ -273,6 +282,25 @@ enum common_code cuda_plan_make(struct cuda_plan *plan, const struct kernels_dev
         first += header->items;
     }
     return COMMON_OK;
+}
+
+// Up by at most an eighth.
+uint32_t cuda_plan_round_grid(uint32_t n)
+{
+    uint32_t step = 1;
+    while (step * 16 <= n)
+        step *= 2;
+    return (n + step - 1) / step * step;
+}
+
+uint32_t cuda_plan_grid(const struct cuda_plan_pass *pass, uint32_t class_index, uint32_t resident)
+{
+    const uint32_t tasks = pass->header.classes[class_index].tasks;
+    if (resident == 0 || tasks <= resident || pass->longest[class_index] > SHORT_BLOCKS)
+        return cuda_plan_round_grid(tasks);
+    // Whoever goes on keeps a bit a task, and grids are rounded up: a session that grows keeps its shape
+    const uint32_t least = cuda_plan_round_grid((tasks + CUDA_TASKS_MOST - 1) / CUDA_TASKS_MOST);
+    return resident > least ? resident : least;
 }
 
 static void fill_queries(const struct kernels_device_item *item, float *to)

@@ -28,15 +28,6 @@ static uint64_t round_pow2(uint64_t n, uint64_t least)
     return size;
 }
 
-// Up by at most an eighth.
-static uint32_t round_grid(uint32_t n)
-{
-    uint32_t step = 1;
-    while (step * 16 <= n)
-        step *= 2;
-    return (n + step - 1) / step * step;
-}
-
 static uint64_t round_workspace(uint64_t bytes)
 {
     uint64_t step = (uint64_t)64 << 10;
@@ -215,24 +206,24 @@ static enum common_code check_runs(const struct kernels_device *device,
 }
 
 // The launches of a round: one a kernel, and the merge.
-static cudaError_t issue_round(const struct kernels_device *device, const struct cuda_header *pass,
+static cudaError_t issue_round(const struct kernels_device *device, const struct cuda_plan_pass *pass,
                                struct cuda_launch *launch)
 {
     void *arguments[] = {launch};
     const struct dim3 block = {CUDA_THREADS, 1, 1};
     cudaError_t error = cudaSuccess;
     for (uint32_t c = 0; c < CUDA_CLASSES && error == cudaSuccess; c++) {
-        if (pass->classes[c].tasks == 0)
+        if (pass->header.classes[c].tasks == 0)
             continue;
         const struct cuda_kernel *kernel = cuda_plan_kernel(c);
-        const struct dim3 grid = {round_grid(pass->classes[c].tasks), 1, 1};
+        const struct dim3 grid = {cuda_plan_grid(pass, c, device->resident[c]), 1, 1};
         launch->class_index = c;
-        error =
-            cudaLaunchKernel(kernel->function, grid, block, arguments, kernel->shared_bytes, device->compute);
+        error = cudaLaunchKernel(kernel->function, grid, block, arguments, cuda_device_shared(device, kernel),
+                                 device->compute);
     }
     if (error != cudaSuccess)
         return error;
-    const struct dim3 grid = {round_grid(pass->merges), 1, 1};
+    const struct dim3 grid = {cuda_plan_round_grid(pass->header.merges), 1, 1};
     return cudaLaunchKernel(cuda_merge.function, grid, block, arguments, cuda_merge.shared_bytes,
                             device->compute);
 }
@@ -249,7 +240,7 @@ static cudaError_t issue(struct kernels_device *device, struct cuda_slot *slot,
     for (; launch.pass < plan->pass_count && error == cudaSuccess; launch.pass++) {
         for (launch.round = 0; launch.round < plan->passes[launch.pass].rounds && error == cudaSuccess;
              launch.round++)
-            error = issue_round(device, &plan->passes[launch.pass].header, &launch);
+            error = issue_round(device, &plan->passes[launch.pass], &launch);
     }
     return error;
 }
@@ -261,15 +252,16 @@ static uint64_t mix(uint64_t h, uint64_t x)
 }
 
 // Names all that issue() passes on.
-static uint64_t shape_key(const struct cuda_plan *plan, const struct kernels_device_sink *sink)
+static uint64_t shape_key(const struct kernels_device *device, const struct kernels_device_sink *sink)
 {
+    const struct cuda_plan *plan = &device->plan;
     uint64_t h = mix(1, sink ? sink->out : 0);
     for (uint32_t p = 0; p < plan->pass_count; p++) {
         const struct cuda_header *pass = &plan->passes[p].header;
-        h = mix(mix(h, plan->passes[p].rounds), round_grid(pass->merges));
+        h = mix(mix(h, plan->passes[p].rounds), cuda_plan_round_grid(pass->merges));
         for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
             if (pass->classes[c].tasks > 0)
-                h = mix(mix(h, c), round_grid(pass->classes[c].tasks));
+                h = mix(mix(h, c), cuda_plan_grid(&plan->passes[p], c, device->resident[c]));
         }
     }
     return h;
@@ -315,7 +307,7 @@ static cudaError_t slot_start(struct kernels_device *device, struct cuda_slot *s
     }
     if (sink && !sink->before(sink->arg, device->compute))
         return cudaErrorLaunchFailure;
-    uint64_t key = shape_key(&device->plan, sink);
+    uint64_t key = shape_key(device, sink);
     struct cuda_graph *graph = NULL, *oldest = &slot->graphs[0];
     for (uint32_t i = 0; i < CUDA_GRAPHS; i++) {
         if (slot->graphs[i].used && slot->graphs[i].key == key)
@@ -477,14 +469,30 @@ enum common_code cuda_step_init(struct kernels_device *device, struct common_err
     enum common_code loaded = cuda_device_check(device, load_kernels(), "the kernels", err);
     if (loaded != COMMON_OK)
         return loaded;
+    // 0: a block of threads a task, should a device show that going on is wrong; n: so many, for tests
+    const char *blocks = getenv("BANYAN_CUDA_PERSISTENT");
+    int multiprocessors = 0;
+    if (!blocks) {
+        cudaError_t error =
+            cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device->index);
+        if (error != cudaSuccess)
+            return cuda_device_check(device, error, "opening it", err);
+    }
     for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
         const struct cuda_kernel *kernel = cuda_plan_kernel(c);
         cudaError_t error =
             cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)kernel->shared_bytes);
+                                 (int)cuda_device_shared(device, kernel));
         if (error == cudaSuccess) // L1 is not used; without it the driver may leave room for fewer blocks
             error = cudaFuncSetAttribute(kernel->function, cudaFuncAttributePreferredSharedMemoryCarveout,
                                          cudaSharedmemCarveoutMaxShared);
+        int each = 0;
+        if (error == cudaSuccess && kernel->goes_on != 0 && !blocks)
+            error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel->function, CUDA_THREADS,
+                                                                  cuda_device_shared(device, kernel));
+        if (kernel->goes_on != 0)
+            device->resident[c] =
+                blocks ? (uint32_t)strtoul(blocks, NULL, 10) : (uint32_t)each * (uint32_t)multiprocessors;
         if (error != cudaSuccess)
             return cuda_device_check(device, error, "the kernels", err);
     }

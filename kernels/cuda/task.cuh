@@ -23,27 +23,27 @@ LANE_DEVICE const cuda_header *task_pass(const cuda_launch &launch)
     return task_at<const cuda_header>(launch.args, launch.pass * sizeof(cuda_header));
 }
 
-// False: a surplus block.
-LANE_DEVICE bool task_find(const cuda_launch &launch, task &out)
+// The class's task `number`. False: there is none, nor any after it.
+LANE_DEVICE bool task_find(const cuda_launch &launch, uint32_t number, task &out)
 {
     const cuda_header *pass = task_pass(launch);
     const cuda_class *list = &pass->classes[launch.class_index];
-    if (blockIdx.x >= list->tasks)
+    if (number >= list->tasks)
         return false;
     const cuda_item *items = task_at<const cuda_item>(launch.args, pass->items_at) + list->first_item;
     uint32_t low = 0, high = list->items;
     while (high - low > 1) {
         uint32_t middle = (low + high) / 2;
-        if (items[middle].first_task <= blockIdx.x)
+        if (items[middle].first_task <= number)
             low = middle;
         else
             high = middle;
     }
     const cuda_item *item = items + low;
-    uint32_t task = blockIdx.x - item->first_task, tile = task % item->tiles, rest = task / item->tiles;
+    uint32_t task = number - item->first_task, tile = task % item->tiles, rest = task / item->tiles;
     uint32_t unit = rest / item->kv_heads + launch.round * item->round_units;
     uint32_t pairs = item->rows * item->group, width = item->width;
-    if (unit >= item->unit_count) // the last round is shorter
+    if (unit >= item->unit_count) // the last round is shorter, and units are in order
         return false;
     const uint32_t *units = task_at<const uint32_t>(launch.args, item->units);
     const cuda_run *runs = task_at<const cuda_run>(launch.args, item->runs);

@@ -45,10 +45,10 @@
 // by. Returns whether parts of q do not hold it (float32 alone). more: whether a part but the first is not
 // zero.
 template <class S, int width>
-LANE_DEVICE bool tile_queries(const cuda_launch &launch, const task &t, uint2 *parts, float *scales,
-                              bool &more)
+LANE_DEVICE bool tile_queries(const cuda_launch &launch, const task &t, uint32_t thread, uint2 *parts,
+                              float *scales, bool &more)
 {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = S::steps * 16;
+    const uint32_t lane = thread % 32, warp = thread / 32, dim = S::steps * 16;
     bool lost = false;
     uint32_t rests = 0;
     for (uint32_t p = warp; p < width; p += 4) {
@@ -71,7 +71,7 @@ LANE_DEVICE bool tile_queries(const cuda_launch &launch, const task &t, uint2 *p
         }
     }
     __syncthreads();
-    for (uint32_t x = threadIdx.x; x < width / 8 * S::steps * 32; x += CUDA_THREADS) {
+    for (uint32_t x = thread; x < width / 8 * S::steps * 32; x += CUDA_THREADS) {
         uint32_t step = x / 32 % S::steps, p = x / 32 / S::steps * 8 + lane / 4;
         float2 q = make_float2(0, 0), r = q;
         if (p < t.pairs) {
@@ -322,15 +322,15 @@ LANE_DEVICE void tile_values(const char *v, const uint2 (&w)[tile_shape<type, di
 
 // The pair in column i of tile n of this warp. Columns past the last pair repeat it, with q = 0: nobody reads
 // them.
-template <class S> LANE_DEVICE uint32_t tile_pair(const task &t, int n, int i)
+template <class S> LANE_DEVICE uint32_t tile_pair(const task &t, uint32_t thread, int n, int i)
 {
-    uint32_t first = S::key_ways == 1 ? threadIdx.x / 32 * S::tiles * 8 : 0;
-    return t.pair + min(first + static_cast<uint32_t>(n * 8 + i) + threadIdx.x % 4 * 2, t.pairs - 1);
+    uint32_t first = S::key_ways == 1 ? thread / 32 * S::tiles * 8 : 0;
+    return t.pair + min(first + static_cast<uint32_t>(n * 8 + i) + thread % 4 * 2, t.pairs - 1);
 }
 
 template <class S> LANE_DEVICE uint32_t tile_row(const task &t, int n, int i)
 {
-    return tile_pair<S>(t, n, i) / t.item->group;
+    return tile_pair<S>(t, threadIdx.x, n, i) / t.item->group;
 }
 
 // What is beyond the products: soft cap, slopes, and keys that rows do not see.
@@ -442,12 +442,14 @@ LANE_DEVICE void tile_keys(const tile_task &kept, const tile_note &note, bool si
 
 // Joins the four warps' partials, and writes the tile's. Returns whether this lane met what is not finite.
 template <int type, int dim, int width>
-LANE_DEVICE bool tile_end(const task &t, char *shared, tile_lane<type, dim, width> &st)
+LANE_DEVICE bool tile_end(const task &t, uint32_t thread, char *shared, tile_lane<type, dim, width> &st)
 {
     typedef tile_shape<type, dim, width> S;
-    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, warp = threadIdx.x / 32;
-    const int first = S::key_ways == 1 ? warp * S::tiles * 8 : 0;        // pair of this warp's first column
-    float *ms = reinterpret_cast<float *>(shared), *os = ms + 8 * width; // [4][width] m, s; o [4][width][dim]
+    const int lane = static_cast<int>(thread % 32), g = lane / 4, c = lane % 4,
+              warp = static_cast<int>(thread / 32);
+    const int first = S::key_ways == 1 ? warp * S::tiles * 8 : 0; // pair of this warp's first column
+    // [4][width] m, s; o [4][width][end_dims]
+    float *ms = reinterpret_cast<float *>(shared), *os = ms + 8 * width;
     bool bad = (S::wide ? st.bad & 0xffffu : st.bad) != 0;
 #pragma unroll
     for (int n = 0; n < S::tiles; n++) {
@@ -472,52 +474,67 @@ LANE_DEVICE bool tile_end(const task &t, char *shared, tile_lane<type, dim, widt
     }
     if (S::key_ways == 4)
         __syncthreads();
+    float factor[S::tiles][2];
 #pragma unroll
     for (int n = 0; n < S::tiles; n++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int p = first + n * 8 + c * 2 + i;
-            bool used = static_cast<uint32_t>(p) < t.pairs;
-            float factor = S::bf16 ? 1.0f : number_power(st.unit);
-            float *o = t.out + 2 * width + p * dim;
+            factor[n][i] = S::bf16 ? 1.0f : number_power(st.unit);
             if (S::key_ways == 4) {
+                int p = first + n * 8 + c * 2 + i;
                 float top = -INFINITY;
                 for (int x = 0; x < 4; x++)
                     top = fmaxf(top, ms[x * 2 * width + p]);
-                factor *= number_exp(st.m[n][i] - (top == -INFINITY ? 0.0f : top));
-                o = os + (warp * width + p) * S::end_row;
-            }
-#pragma unroll
-            for (int j = 0; j < S::steps * 2; j++) {
-                float y = st.o[n][j / 2][j % 2 * 2 + i] * factor;
-                bad = bad || (used && !number_finite(y));
-                if (S::key_ways == 4 || used)
-                    o[tile_dim<S>(g, j / 2, j % 2)] = y;
+                factor[n][i] *= number_exp(st.m[n][i] - (top == -INFINITY ? 0.0f : top));
             }
         }
     }
-    if (S::key_ways == 1)
-        return bad;
-    __syncthreads();
-    for (uint32_t x = threadIdx.x; x < t.pairs * dim; x += CUDA_THREADS) {
-        const float *o = os + x / dim * S::end_row + x % dim;
-        float sum = o[0];
+    constexpr int steps = S::steps / S::end_parts; // of a part
 #pragma unroll
-        for (int i = 1; i < 4; i++)
-            sum += o[i * width * S::end_row];
-        t.out[2 * width + x] = sum;
+    for (int part = 0; part < S::end_parts; part++) {
+        if (part > 0)
+            __syncthreads(); // the part before was read
+#pragma unroll
+        for (int n = 0; n < S::tiles; n++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                int p = first + n * 8 + c * 2 + i;
+                bool used = static_cast<uint32_t>(p) < t.pairs;
+                float *o =
+                    S::key_ways == 4 ? os + (warp * width + p) * S::end_row : t.out + 2 * width + p * dim;
+#pragma unroll
+                for (int j = 0; j < steps * 2; j++) {
+                    float y = st.o[n][part * steps + j / 2][j % 2 * 2 + i] * factor[n][i];
+                    bad = bad || (used && !number_finite(y));
+                    if (S::key_ways == 4 || used)
+                        o[tile_dim<S>(g, j / 2, j % 2)] = y;
+                }
+            }
+        }
+        if (S::key_ways == 1)
+            return bad;
+        __syncthreads();
+        for (uint32_t x = thread; x < t.pairs * S::end_dims; x += CUDA_THREADS) {
+            const uint32_t p = x / S::end_dims, d = x % S::end_dims;
+            const float *o = os + p * S::end_row + d;
+            float sum = o[0];
+#pragma unroll
+            for (int i = 1; i < 4; i++)
+                sum += o[i * width * S::end_row];
+            t.out[2 * width + p * dim + part * S::end_dims + d] = sum;
+        }
     }
-    if (threadIdx.x < t.pairs) {
+    if (thread < t.pairs) {
         float top = -INFINITY, s = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            top = fmaxf(top, ms[i * 2 * width + threadIdx.x]);
+            top = fmaxf(top, ms[i * 2 * width + thread]);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            s = fmaf(ms[(i * 2 + 1) * width + threadIdx.x],
-                     number_exp(ms[i * 2 * width + threadIdx.x] - (top == -INFINITY ? 0.0f : top)), s);
-        t.out[threadIdx.x] = top;
-        t.out[width + threadIdx.x] = s;
+            s = fmaf(ms[(i * 2 + 1) * width + thread],
+                     number_exp(ms[i * 2 * width + thread] - (top == -INFINITY ? 0.0f : top)), s);
+        t.out[thread] = top;
+        t.out[width + thread] = s;
     }
     return bad;
 }
@@ -535,68 +552,24 @@ template <int type, int dim, int width> LANE_DEVICE uint32_t tile_tie(const tile
     return tie;
 }
 
+// What starts anew with each task.
 template <int type, int dim, int width>
-__global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch launch)
+LANE_DEVICE void tile_begin(const cuda_launch &launch, const task &t, uint32_t thread, const uint2 *q,
+                            const float *scales, tile_lane<type, dim, width> &st)
 {
     typedef tile_shape<type, dim, width> S;
-    task t;
-    if (!task_find(launch, t))
-        return;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    char *shared = lane_shared();
-    uint2 *q = reinterpret_cast<uint2 *>(shared);
-    float *scales = reinterpret_cast<float *>(shared + S::q_bytes);
-    tile_task &kept = *reinterpret_cast<tile_task *>(shared + S::kept);
-    if (threadIdx.x == 0) {
-        kept.t = t;
-        kept.top = t.pair / t.item->group;
-        kept.bottom = (t.pair + t.pairs - 1) / t.item->group;
-        kept.simple = t.item->soft_cap > 0 || t.item->alibi != 0 ? 0 : TILE_SIMPLE;
-    }
-    __syncthreads();
-
-    // The first stages are on their way while the queries are prepared
-    const int way = S::key_ways == 1 ? 0 : warp;
-    tile_walk walk;
-    walk.run = t.run;
-    walk.row = walk.end = 0;
-    tile_note *notes = reinterpret_cast<tile_note *>(shared + S::notes) + way * S::stages;
-    char *ring = shared + S::rings + way * S::stages * S::stage;
-    const uint32_t loader = S::key_ways == 1 ? threadIdx.x : static_cast<uint32_t>(lane);
-#pragma unroll
-    for (int i = 0; i < S::stages - 1; i++) {
-        if (S::wide && i % 2 != 0)
-            tile_load_values<S>(walk, ring + i * S::stage, loader);
-        else
-            tile_load<S>(kept, walk, notes + i, ring + i * S::stage, loader);
-        lane_copy_commit();
-    }
-
-    bool more;
-    const bool lost = tile_queries<S, width>(launch, t, q, scales, more);
-    if (!S::q_in_registers && !S::wide) {
-        more = __syncthreads_or(more) != 0;
-        if (threadIdx.x == 0)
-            kept.one_term = more ? 0 : 1;
-        __syncthreads();
-    }
-    if (S::key_ways == 1)
-        q += warp * S::tiles * S::steps * S::terms * 32;
-
-    tile_lane<type, dim, width> st;
     st.seen = 0;
-    st.bad = lost;
     st.unit = -14;
     if (S::q_in_registers) {
 #pragma unroll
         for (int i = 0; i < (S::q_in_registers ? S::tiles * S::steps * S::terms : 0); i++)
-            st.q[i] = q[i * 32 + lane];
+            st.q[i] = q[i * 32 + thread % 32];
     }
 #pragma unroll
     for (int n = 0; n < S::tiles; n++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            uint32_t pair = tile_pair<S>(t, n, i);
+            uint32_t pair = tile_pair<S>(t, thread, n, i);
             st.factor[n][i] = scales[width + pair - t.pair] * t.item->scale;
             st.slope[n][i] = 0;
             if (t.item->alibi != 0)
@@ -613,59 +586,202 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch
                 st.o[n][j][i] = 0;
         }
     }
+}
 
-    int use = 0, fill = S::stages - 1;
-    uint32_t tie = 0; // to the products with the block before
-    for (;;) {
-        if (S::wide)
-            lane_copy_wait<S::stages - 2>();
-        else
-            lane_copy_wait_after<S::stages - 2>(tie);
-        tile_sync<S>(); // this block is here, and the one before is done with
-        const tile_note &note = notes[use];
-        const uint32_t seen = note.seen;
-        if (seen == 0)
-            break;
-        const char *stage = ring + use * S::stage;
-        if (S::wide && S::stages % 2 == 0)
-            tile_load_values<S>(walk, ring + fill * S::stage, loader);
-        else
-            tile_load<S>(kept, walk, notes + fill, ring + fill * S::stage, loader);
-        lane_copy_commit();
-        uint2 w[S::tiles][3];
-        float fade[S::tiles][2];
-        tile_keys<type, dim, width>(kept, note, (seen & TILE_SIMPLE) != 0, stage, q, st, w, fade);
-        if (S::wide) { // the same for the block's values, in a stage of their own
-            use = use + 1 == S::stages ? 0 : use + 1;
-            fill = fill + 1 == S::stages ? 0 : fill + 1;
-            lane_copy_wait<S::stages - 2>();
-            tile_sync<S>();
-            if (S::stages % 2 == 0)
-                tile_load<S>(kept, walk, notes + fill, ring + fill * S::stage, loader);
-            else
-                tile_load_values<S>(walk, ring + fill * S::stage, loader);
-            lane_copy_commit();
-            stage = ring + use * S::stage;
-        }
-        tile_values<type, dim, width>(stage + (S::wide ? 0 : 16 * S::row), w, fade, st);
-        if (!S::wide)
-            tie = tile_tie<type, dim, width>(st);
-        use = use + 1 == S::stages ? 0 : use + 1;
-        fill = fill + 1 == S::stages ? 0 : fill + 1;
+// Where a warp stands in its ring.
+template <class S> struct tile_ring {
+    tile_note *notes;
+    char *stages;
+    uint32_t loader;
+    int use; // the stage to compute with
+
+    LANE_DEVICE int fill() const // the stage to load next: the one that was used last
+    {
+        return use == 0 ? S::stages - 1 : use - 1;
     }
-    lane_copy_wait<0>();
-    t = kept.t;
+    LANE_DEVICE char *stage(int i) const
+    {
+        return stages + i * S::stage;
+    }
+    LANE_DEVICE void turn()
+    {
+        use = use + 1 == S::stages ? 0 : use + 1;
+    }
+};
+
+// Asks for the next block of keys, of the next task where this one's are all asked for and the task is known.
+// One step: it never is more than one task ahead.
+template <class S>
+LANE_DEVICE void tile_ask(tile_task *kept, uint32_t turn, tile_walk &walk, const tile_ring<S> &ring)
+{
+    const uint32_t which = S::goes_on ? turn ^ walk.ahead : 0;
+    if (!tile_load<S>(kept[which], walk, ring.notes + ring.fill(), ring.stage(ring.fill()), ring.loader) &&
+        S::goes_on && walk.ahead == 0 && kept[turn].next != 0) {
+        walk.run = kept[turn ^ 1].t.run;
+        walk.ahead = 1;
+    }
+}
+
+// Blocks of threads of kernels with `goes_on` compute tasks b, b + gridDim.x, ...; all others compute task b alone.
+// A task's bits have nothing to do with who computes it, or after which.
+//
+// Copies at the border of two tasks. Every turn of a ring commits one group, with copies or without, and uses one
+// stage, at a border, too. So a lane's youngest stages - 1 groups are those of the stages ahead; the wait at the
+// top leaves stages - 2, and the stage that is used next has come. An end is a stage without copies, whose note
+// says the turn of its task. Walks may not be further ahead than one task, whose place is kept[turn ^ 1]: a warp
+// that is at the end of that one puts further ends into its ring, and drops them when the task is over. Nothing
+// waits for all copies until the last task. What they write meanwhile, rings and notes, is no place that a task's
+// end or the next queries touch, and plain arithmetic does what is to be done again behind the last task.
+//
+// kept[turn ^ 1] is written by thread 0 when all have left the task before (__syncthreads_or) and read by others
+// behind the barriers of tile_queries(): until then, walks are at kept[turn] (ahead = 0) and ask for nothing.
+template <int type, int dim, int width>
+__global__ void __launch_bounds__(CUDA_THREADS, tile_shape<type, dim, width>::resident)
+    tile_kernel(const cuda_launch launch)
+{
+    typedef tile_shape<type, dim, width> S;
+    static_assert(!S::goes_on || (8 + 4 * dim) * 4 <= S::kept, "plain arithmetic leaves `again` alone");
+    static_assert(S::end_parts == 1 || S::end_dims % 32 == 0, "lanes' pairs are in banks of their own");
+    char *shared = lane_shared();
+    uint2 *q = reinterpret_cast<uint2 *>(shared);
+    float *scales = reinterpret_cast<float *>(shared + S::q_bytes);
+    tile_task *kept = reinterpret_cast<tile_task *>(shared + S::kept);
+    const uint32_t warp = threadIdx.x / 32, way = S::key_ways == 1 ? 0 : warp;
+    tile_ring<S> ring = {reinterpret_cast<tile_note *>(shared + S::notes) + way * S::stages,
+                         shared + S::rings + way * (S::stages * S::stage),
+                         S::key_ways == 1 ? threadIdx.x : threadIdx.x % 32, 0};
+    tile_walk walk;
+    {
+        task t;
+        if (!task_find(launch, blockIdx.x, t))
+            return;
+        if (threadIdx.x == 0)
+            tile_keep(kept[0], t, 0);
+        walk.run = t.run;
+        walk.row = walk.end = walk.ahead = 0;
+    }
+    uint32_t *again = reinterpret_cast<uint32_t *>(shared + S::again); // which tasks met what is not finite
+    if (S::goes_on && threadIdx.x < CUDA_TASKS_MOST / 32)
+        again[threadIdx.x] = 0;
     __syncthreads();
-    bool bad = tile_end<type, dim, width>(t, shared, st);
-    if (__syncthreads_or(bad))
-        plain_task<type>(launch, t);
+    // The first stages are on their way while the queries are prepared
+#pragma unroll
+    for (int i = 0; i < S::stages - 1; i++) {
+        if (S::wide && i % 2 != 0)
+            tile_load_values<S>(walk, ring.stage(i), ring.loader);
+        else
+            tile_load<S>(kept[0], walk, ring.notes + i, ring.stage(i), ring.loader);
+        lane_copy_commit();
+    }
+
+    uint32_t done = 0; // tasks
+    for (;;) {
+        // Nothing, in a way that the compiler cannot see through: or it keeps what follows from a thread's number
+        // and the launch, for all tasks, in registers that the loop over keys has use for
+        const uint32_t turn = done & 1;
+        uint32_t nothing = S::goes_on ? kept[turn].simple & 1u : 0;
+        if (S::goes_on && threadIdx.x == 0) {
+            task t;
+            cuda_launch same = launch;
+            same.pass += nothing;
+            same.class_index += nothing;
+            const bool more = task_find(same, blockIdx.x + (done + 1) * gridDim.x, t);
+            kept[turn].next = more ? 1 : 0;
+            if (more)
+                tile_keep(kept[turn ^ 1], t, turn ^ 1);
+        }
+        uint32_t thread = threadIdx.x + nothing;
+        tile_lane<type, dim, width> st;
+        bool more;
+        st.bad = tile_queries<S, width>(launch, kept[turn].t, thread, q, scales, more);
+        if (!S::q_in_registers && !S::wide) {
+            more = __syncthreads_or(more) != 0;
+            if (threadIdx.x == 0)
+                kept[turn].one_term = more ? 0 : 1;
+            __syncthreads();
+        }
+        const uint2 *mine = q + (S::key_ways == 1 ? warp * (S::tiles * S::steps * S::terms * 32) : 0);
+        tile_begin<type, dim, width>(launch, kept[turn].t, thread, mine, scales, st);
+
+        uint32_t tie = 0; // to the products with the block before
+        for (;;) {
+            if (S::wide)
+                lane_copy_wait<S::stages - 2>();
+            else
+                lane_copy_wait_after<S::stages - 2>(tie);
+            tile_sync<S>(); // this block is here, and the one before is done with
+            const tile_note &note = ring.notes[ring.use];
+            const uint32_t seen = note.seen; // 0: an end
+            const bool over = seen == 0 && note.row == turn;
+            if (!S::goes_on && seen == 0)
+                break;
+            const char *stage = ring.stage(ring.use);
+            if (S::wide && S::stages % 2 == 0)
+                tile_load_values<S>(walk, ring.stage(ring.fill()), ring.loader);
+            else
+                tile_ask<S>(kept, turn, walk, ring);
+            lane_copy_commit();
+            uint2 w[S::tiles][3];
+            float fade[S::tiles][2];
+            if (!S::goes_on || seen != 0)
+                tile_keys<type, dim, width>(kept[turn], note, (seen & TILE_SIMPLE) != 0, stage, mine, st, w,
+                                            fade);
+            if (S::wide) { // the same for the block's values, in a stage of their own
+                ring.turn();
+                lane_copy_wait<S::stages - 2>();
+                tile_sync<S>();
+                if (S::stages % 2 == 0)
+                    tile_ask<S>(kept, turn, walk, ring);
+                else
+                    tile_load_values<S>(walk, ring.stage(ring.fill()), ring.loader);
+                lane_copy_commit();
+                stage = ring.stage(ring.use);
+            }
+            if (!S::goes_on || seen != 0) {
+                tile_values<type, dim, width>(stage + (S::wide ? 0 : 16 * S::row), w, fade, st);
+                if (!S::wide)
+                    tie = tile_tie<type, dim, width>(st);
+            }
+            ring.turn();
+            if (S::goes_on && over)
+                break;
+        }
+        const uint32_t next = kept[turn].next; // not to be read behind the barrier: thread 0 goes on
+        if (!S::goes_on || next == 0)
+            lane_copy_wait<0>();
+        const task t = kept[turn].t;
+        thread = threadIdx.x + (S::goes_on ? kept[turn].simple & 1u : 0);
+        __syncthreads(); // queries, or all of it, are done with
+        const bool bad = __syncthreads_or(tile_end<type, dim, width>(t, thread, shared, st)) != 0;
+        if (!S::goes_on) {
+            if (bad)
+                plain_task<type>(launch, t);
+            return;
+        }
+        if (bad && threadIdx.x == 0)
+            again[done / 32] |= 1u << done % 32;
+        done++;
+        if (next == 0)
+            break;
+        walk.ahead = 0;
+    }
+    __syncthreads();
+    for (uint32_t i = 0; i < done; i++) {
+        task t;
+        if ((again[i / 32] >> i % 32 & 1) != 0 && task_find(launch, blockIdx.x + i * gridDim.x, t)) {
+            plain_task<type>(launch, t);
+            __syncthreads(); // shared memory was read
+        }
+    }
 }
 
 template <int type, int dim, int width> struct tile_entry {
     static cuda_kernel get()
     {
         cuda_kernel k = {reinterpret_cast<const void *>(&tile_kernel<type, dim, width>),
-                         static_cast<uint32_t>(tile_shape<type, dim, width>::shared)};
+                         static_cast<uint32_t>(tile_shape<type, dim, width, TILE_ROOM_90>::shared),
+                         static_cast<uint32_t>(tile_shape<type, dim, width, TILE_ROOM_80>::shared),
+                         tile_shape<type, dim, width>::goes_on ? 1u : 0u};
         return k;
     }
 };

@@ -12,6 +12,7 @@ struct tile_walk {
     uint32_t row;                // of the run
     uint32_t begin, end;         // rows of the run that a row of the tile sees; end 0: there is no run
     uint32_t all_begin, all_end; // that all of them see
+    uint32_t ahead;              // 1: of the task after the one that is computed (tile.cuh), else 0
 };
 
 // Copies of 16 rows of K or V: thread i of `threads` starts with piece i % across of row i / across, and goes
@@ -98,6 +99,17 @@ template <class S> LANE_DEVICE bool tile_open(const tile_task &kept, tile_walk &
     return false;
 }
 
+// Notes a task. By one thread; the others wait at a barrier.
+LANE_DEVICE void tile_keep(tile_task &kept, const task &t, uint32_t turn)
+{
+    kept.t = t;
+    kept.turn = turn;
+    kept.next = 0;
+    kept.top = t.pair / t.item->group;
+    kept.bottom = (t.pair + t.pairs - 1) / t.item->group;
+    kept.simple = t.item->soft_cap > 0 || t.item->alibi != 0 ? 0 : TILE_SIMPLE;
+}
+
 // What tile_load() copies; `whole` as in tile_copy().
 template <class S, bool whole>
 LANE_DEVICE void tile_fetch(const tile_walk &walk, char *stage, uint32_t low, uint32_t high, uint32_t thread)
@@ -110,14 +122,17 @@ LANE_DEVICE void tile_fetch(const tile_walk &walk, char *stage, uint32_t low, ui
                    whole || thread % 16 - low < high - low);
 }
 
+// The next block of the task's. False: an end, which copies nothing.
 template <class S>
-LANE_DEVICE void tile_load(const tile_task &kept, tile_walk &walk, tile_note *note, char *stage,
+LANE_DEVICE bool tile_load(const tile_task &kept, tile_walk &walk, tile_note *note, char *stage,
                            uint32_t thread)
 {
     if (walk.row >= walk.end && !tile_open<S>(kept, walk, thread)) {
-        if (thread == 0)
+        if (thread == 0) {
             note->seen = 0;
-        return;
+            note->row = kept.turn;
+        }
+        return false;
     }
     uint32_t row = walk.row, low, high;
     tile_wanted(walk, row, low, high);
@@ -136,4 +151,5 @@ LANE_DEVICE void tile_load(const tile_task &kept, tile_walk &walk, tile_note *no
         walk.v += S::key_ways * CUDA_BLOCK_KEYS * S::row;
     if (S::scaled)
         walk.scales += S::key_ways * CUDA_BLOCK_KEYS * 4;
+    return true;
 }

@@ -1,17 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes of a tile (tile.cuh), and where its parts lie in shared memory:
 //
-//     q's fragments | scales of q | the task | notes of all stages | rings of stages: keys, values, their
-//     scales
+//     q's fragments | scales of q | the task, and the next | tasks to do again | notes of all stages | rings of
+//     stages: keys, values, their scales
 //
-// and at the end, over all of these, the partials of four warps.
+// and at a task's end, over these, the partials of four warps.
 #pragma once
 
 #include "kernels/cuda/plain.cuh"
 
+// KiB of shared memory that a warp's ring of its own may take: two blocks of 4 warps share the 163 KiB of
+// compute capability 8.0 (the code for it also runs on 8.x), or the 227 of 9.0. So 128 dims of 16 bits have
+// two stages there and three here. The host asks for what the device's capability takes (struct cuda_kernel).
+#define TILE_ROOM_80 18
+#define TILE_ROOM_90 25
+#ifndef TILE_ROOM
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define TILE_ROOM TILE_ROOM_80
+#else
+#define TILE_ROOM TILE_ROOM_90
+#endif
+#endif
+
 struct alignas(16) tile_note { // of a stage
     const cuda_run *run;
-    uint32_t row;  // of the run: key 0
+    uint32_t row;  // of the run: key 0; of an end: the task's turn
     uint32_t seen; // keys that a row of the tile sees, low | high << 8, and TILE_SIMPLE; 0: the end
 };
 
@@ -24,9 +37,11 @@ struct tile_task {
     uint32_t top, bottom; // query rows: the first, the last
     uint32_t simple;      // TILE_SIMPLE where logits are products alone, else 0
     uint32_t one_term;    // not 0: the terms of q but the first are zeros
+    uint32_t turn;        // 0 and 1 by turns
+    uint32_t next;        // not 0: this block of threads has another task after it
 };
 
-template <int type, int dim, int width> struct tile_shape {
+template <int type, int dim, int width, int room = TILE_ROOM> struct tile_shape {
     static constexpr bool wide = type == KERNELS_KV_F32; // K and V of a block are stages of their own
     static constexpr bool bf16 = wide || type == KERNELS_KV_BF16; // the products'
     static constexpr bool scaled = type == KERNELS_KV_INT8 || type == KERNELS_KV_FP8;
@@ -40,7 +55,7 @@ template <int type, int dim, int width> struct tile_shape {
     static constexpr int terms = bf16 ? 3 : 2;                           // of q and of a weight
     static constexpr int v_pieces = dim / 32;                            // wide: that a lane loads of a key
     static constexpr int stage = (wide ? 1 : 2) * 16 * row + (scaled ? 128 : 0);
-    static constexpr int fit = 25 * 1024 / stage; // two blocks of 4 warps in the 227 KiB of sm_90
+    static constexpr int fit = (key_ways == 1 ? TILE_ROOM_90 : room) * 1024 / stage;
     static constexpr int stages = fit < 2 ? 2 : fit > 4 ? 4 : fit;
     // As many as leave room for the rest; fp8 without an instruction of its own takes more of it
     static constexpr int q_most = key_ways == 4 && (type != KERNELS_KV_FP8 || LANE_FP8) ? 64 : 48;
@@ -48,12 +63,29 @@ template <int type, int dim, int width> struct tile_shape {
     static constexpr int q_bytes = width / 8 * steps * terms * 256;
     static constexpr int scale_bytes =
         2 * width * 4; // of q: what it was divided by, and what to multiply with
-    static constexpr int kept = (q_bytes + scale_bytes + 15) / 16 * 16; // where the task is
-    static constexpr int notes = kept + (static_cast<int>(sizeof(tile_task)) + 15) / 16 * 16;
+    // A block of threads may go on to its next task while this one ends. It takes rings of the warps' own, and some
+    // 20 registers: where they would spill, or cost a block of threads (8-bit types), it was left out
+    static constexpr bool goes_on = width == 8 && dim <= 128 && !wide && !scaled;
+    static constexpr int resident =
+        goes_on && dim == 64 ? 3 : 2; // blocks of threads that registers must allow
+    static constexpr int head = q_bytes + scale_bytes;
+    // The partials of four warps at a task's end lie over all of the above and below; over q and its scales alone,
+    // some dims after the other, where the next task's keys are on their way
+    static constexpr int end_bytes_of(int parts)
+    {
+        return key_ways == 1 ? 0 : 4 * width * (dim / parts + (wide ? 1 : 4) + 2) * 4;
+    }
+    static constexpr int end_parts = !goes_on ? 1 : end_bytes_of(2) <= head + 5120 || dim == 64 ? 2 : 4;
+    static constexpr int end_dims = dim / end_parts;
+    static constexpr int end_row = end_dims + (wide ? 1 : 4); // floats: lanes' pairs in banks of their own
+    static constexpr int end_bytes = end_bytes_of(end_parts);
+    static constexpr int kept =
+        ((goes_on && end_bytes > head ? end_bytes : head) + 15) / 16 * 16; // the tasks
+    static constexpr int task_bytes = (static_cast<int>(sizeof(tile_task)) + 15) / 16 * 16;
+    static constexpr int again = kept + (goes_on ? 2 : 1) * task_bytes; // a bit a task
+    static constexpr int notes = again + (goes_on ? static_cast<int>(CUDA_TASKS_MOST) / 8 : 0);
     static constexpr int rings = (notes + key_ways * stages * 16 + 127) / 128 * 128;
     static constexpr int loop_bytes = rings + key_ways * stages * stage;
-    static constexpr int end_row = dim + (wide ? 1 : 4); // floats: lanes' pairs in banks of their own
-    static constexpr int end_bytes = key_ways == 1 ? 0 : 4 * width * (end_row + 2) * 4;
     static constexpr int most = loop_bytes > end_bytes ? loop_bytes : end_bytes;
     static constexpr int shared = most > static_cast<int>(PLAIN_SHARED) ? most
                                                                         : static_cast<int>(PLAIN_SHARED);

@@ -223,7 +223,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) settle_kernel(const cuda_
     }
 }
 
-const struct cuda_kernel nccl_kernel_merge = {reinterpret_cast<const void *>(&merge_kernel), 0};
-const struct cuda_kernel nccl_kernel_agree = {reinterpret_cast<const void *>(&agree_kernel), 0};
-const struct cuda_kernel nccl_kernel_scale = {reinterpret_cast<const void *>(&scale_kernel), 0};
-const struct cuda_kernel nccl_kernel_settle = {reinterpret_cast<const void *>(&settle_kernel), 0};
+const struct cuda_kernel nccl_kernel_merge = {reinterpret_cast<const void *>(&merge_kernel), 0, 0, 0};
+const struct cuda_kernel nccl_kernel_agree = {reinterpret_cast<const void *>(&agree_kernel), 0, 0, 0};
+const struct cuda_kernel nccl_kernel_scale = {reinterpret_cast<const void *>(&scale_kernel), 0, 0, 0};
+const struct cuda_kernel nccl_kernel_settle = {reinterpret_cast<const void *>(&settle_kernel), 0, 0, 0};

@@ -25,6 +25,12 @@ void cases_latents_of_every_kind(void **state);
 void cases_latents_have_the_same_bits(void **state);
 void cases_latents_that_are_not_finite(void **state);
 
+// device_persistent.c
+void cases_more_tasks_than_blocks(void **state);
+void cases_tasks_without_keys(void **state);
+void cases_tasks_done_again(void **state);
+void cases_tasks_of_different_items(void **state);
+
 // device_life.c
 void cases_pool_and_limit(void **state);
 void cases_bytes_go_and_come(void **state);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The suite that every device module passes (kernels/device.h):
 //
-//     cuda_device_test MODULE.so numbers|latents|life|fault|driver|shrink
+//     cuda_device_test MODULE.so numbers|latents|persistent|life|fault|driver|shrink
 //
-// numbers: answers against the float64 reference, and bits. latents: the same for MLA. life: pool, writes, limits, many steps under way.
+// numbers: answers against the float64 reference, and bits. latents: the same for MLA. persistent:
+// blocks of threads that go on from task to task. life: pool, writes, limits, many steps under way.
 // fault: only over the emulated module, which makes its third kernel fail. driver: the same with a driver that
 // is too old. shrink: emulated, too: real runtimes give memory back in larger pieces. Exit status 77: no device here.
 #include <setjmp.h>
@@ -54,7 +55,8 @@ static int close_device(void **state)
 int main(int argc, char **argv)
 {
     if (argc != 3) {
-        fprintf(stderr, "usage: cuda_device_test MODULE.so numbers|latents|life|fault|driver|shrink\n");
+        fprintf(stderr,
+                "usage: cuda_device_test MODULE.so numbers|latents|persistent|life|fault|driver|shrink\n");
         return 2;
     }
     if (!strcmp(argv[2], "life"))
@@ -105,6 +107,15 @@ int main(int argc, char **argv)
             cmocka_unit_test(nothing_is_left),
         };
         return cmocka_run_group_tests(tests, open_device, close_device);
+    }
+    if (!strcmp(argv[2], "persistent")) {
+        const struct CMUnitTest tests[] = {
+            cmocka_unit_test(cases_more_tasks_than_blocks),
+            cmocka_unit_test(cases_tasks_without_keys),
+            cmocka_unit_test(cases_tasks_done_again),
+            cmocka_unit_test(cases_tasks_of_different_items),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
     }
     if (!strcmp(argv[2], "life")) {
         const struct CMUnitTest tests[] = {

@@ -124,11 +124,53 @@ static void many_items_share_it_in_passes(void **state)
     free(runs);
 }
 
+// Short tasks, more than the device holds at once, and only these are shared out to as many blocks of threads.
+static void blocks_go_on_where_tasks_are_short(void **state)
+{
+    (void)state;
+    enum { N = 64, RESIDENT = 264 };
+    uint32_t n;
+    struct kernels_device_run *runs = chunks_of(131072, &n);
+    const struct kernels_spec spec = {
+        .kv_type = KERNELS_KV_BF16, .k_dim = 128, .v_dim = 128, .q_heads = 32, .kv_heads = 8, .scale = 1};
+    struct kernels_device_item items[N];
+    struct common_error err;
+    for (uint32_t i = 0; i < N; i++)
+        items[i] = item_of(&spec, 1, runs, 8192 / 256);
+    struct cuda_plan plan = {0};
+    assert_int_equal(cuda_plan_make(&plan, items, N, NULL, &err), COMMON_OK);
+    uint32_t c = plan.items[0].class_index;
+    assert_int_equal(plan.passes[0].longest[c], 8);
+    assert_true(plan.passes[0].header.classes[c].tasks > 30000);
+    assert_int_equal(cuda_plan_grid(&plan.passes[0], c, RESIDENT), RESIDENT);
+    assert_true(cuda_plan_grid(&plan.passes[0], c, 0) >= plan.passes[0].header.classes[c].tasks);
+    uint32_t blocks = cuda_plan_grid(&plan.passes[0], c, 1); // a bit a task: no more than these
+    assert_true(blocks > 1 && (uint64_t)blocks * CUDA_TASKS_MOST >= plan.passes[0].header.classes[c].tasks);
+
+    items[1] = item_of(&spec, 1, runs, n); // one long session beside them
+    assert_int_equal(cuda_plan_make(&plan, items, N, NULL, &err), COMMON_OK);
+    assert_true(cuda_plan_grid(&plan.passes[0], c, RESIDENT) >= plan.passes[0].header.classes[c].tasks);
+    static const struct {
+        uint32_t tokens;
+        bool goes_on;
+    } alone[] = {{2048, false}, {16384, true}, {32768, true}, {65536, false}, {131072, false}};
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        items[0] = item_of(&spec, 1, runs, alone[i].tokens / 256);
+        assert_int_equal(cuda_plan_make(&plan, items, 1, NULL, &err), COMMON_OK);
+        uint32_t tasks = plan.passes[0].header.classes[c].tasks,
+                 grid = cuda_plan_grid(&plan.passes[0], c, RESIDENT);
+        assert_true(alone[i].goes_on ? grid == RESIDENT && tasks > grid : grid >= tasks);
+    }
+    cuda_plan_fini(&plan);
+    free(runs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_context_raises_the_workspace),
         cmocka_unit_test(many_items_share_it_in_passes),
+        cmocka_unit_test(blocks_go_on_where_tasks_are_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@ namespace
 {
 constexpr size_t SHARED = 163 * 1024; // bytes a block, as compute capability 8.0 has it
 constexpr int RUNTIME = 13000;        // CUDA's version
+constexpr int MULTIPROCESSORS = 2;    // so few that most launches have more tasks
 thread_local int current_device;
 
 [[noreturn]] void misuse(const char *what)
@@ -130,7 +131,8 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int)
 {
     // A clock of 1 GHz and a bus of 64 bits: 16 GB/s
-    *value = attribute == cudaDevAttrMemoryClockRate        ? 1000000
+    *value = attribute == cudaDevAttrMultiProcessorCount    ? MULTIPROCESSORS
+             : attribute == cudaDevAttrMemoryClockRate      ? 1000000
              : attribute == cudaDevAttrGlobalMemoryBusWidth ? 64
                                                             : 1;
     return cudaSuccess;
@@ -142,8 +144,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int)
     std::snprintf(prop->name, sizeof(prop->name), "emulated");
     prop->totalGlobalMem = emulated_the()->memory;
     prop->sharedMemPerBlockOptin = SHARED;
-    prop->major = 8;
-    prop->multiProcessorCount = 2;
+    prop->major = EMULATED_MAJOR;
+    prop->multiProcessorCount = MULTIPROCESSORS;
     return cudaSuccess;
 }
 
@@ -300,6 +302,13 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *fu
     *attributes = {};
     attributes->maxThreadsPerBlock = CUDA_THREADS;
     return emulated_the()->lost;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads,
+                                                          size_t shared)
+{
+    *blocks = threads == CUDA_THREADS && shared <= SHARED ? 1 : 0;
+    return function ? emulated_the()->lost : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute, int value)
