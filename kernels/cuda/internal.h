@@ -48,8 +48,10 @@ void cuda_plan_fill(const struct cuda_plan *plan, const struct kernels_device_it
                     void *args);
 void cuda_plan_fini(struct cuda_plan *plan);
 uint32_t cuda_plan_element(enum kernels_kv_type type); // bytes
-// The kernel of a class.
-const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index);
+// The kernel of a class. wgmma: products of a warpgroup where there are any (wgmma.cuh).
+const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index, bool wgmma);
+// Whether a device of this compute capability computes so: 9.0 alone, and where BANYAN_CUDA_WGMMA is 1.
+bool cuda_plan_wgmma(int major, int minor);
 
 // ---- pool.c: blocks in few large regions ----------------------------------------------------------------
 
@@ -121,6 +123,7 @@ struct kernels_device {
     uint64_t steps;      // of it: workspace, slots
     uint64_t reserve;    // of the limit, what regions leave for steps
     bool pooled;         // the runtime frees the workspace in the order of the stream
+    bool wgmma;          // cuda_plan_wgmma()
     double bytes_per_ns; // that memory reads, as the hardware says; 0: unknown
     struct cuda_pool *pool;
     struct cuda_plan plan;

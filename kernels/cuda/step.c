@@ -224,7 +224,7 @@ static cudaError_t issue_round(const struct kernels_device *device, const struct
     for (uint32_t c = 0; c < CUDA_CLASSES && error == cudaSuccess; c++) {
         if (pass->classes[c].tasks == 0)
             continue;
-        const struct cuda_kernel *kernel = cuda_plan_kernel(c);
+        const struct cuda_kernel *kernel = cuda_plan_kernel(c, device->wgmma);
         const struct dim3 grid = {round_grid(pass->classes[c].tasks), 1, 1};
         launch->class_index = c;
         error =
@@ -463,7 +463,7 @@ static void *wait_and_tell(void *arg)
 enum common_code cuda_step_init(struct kernels_device *device, struct common_error *err)
 {
     for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
-        const struct cuda_kernel *kernel = cuda_plan_kernel(c);
+        const struct cuda_kernel *kernel = cuda_plan_kernel(c, device->wgmma);
         cudaError_t error =
             cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)kernel->shared_bytes);

@@ -25,6 +25,12 @@ void cases_latents_of_every_kind(void **state);
 void cases_latents_have_the_same_bits(void **state);
 void cases_latents_that_are_not_finite(void **state);
 
+// device_wgmma.c: wgmma
+void cases_wgmma_is_chosen(void **state);
+void cases_wgmma_of_every_shape(void **state);
+void cases_wgmma_of_short_queries(void **state);
+void cases_wgmma_at_random(void **state);
+
 // device_life.c
 void cases_pool_and_limit(void **state);
 void cases_bytes_go_and_come(void **state);

@@ -140,7 +140,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int)
     std::snprintf(prop->name, sizeof(prop->name), "emulated");
     prop->totalGlobalMem = emulated_the()->memory;
     prop->sharedMemPerBlockOptin = SHARED;
-    prop->major = 8;
+    prop->major = emulated_the()->capability / 10;
+    prop->minor = emulated_the()->capability % 10;
     prop->multiProcessorCount = 2;
     return cudaSuccess;
 }
