@@ -12,7 +12,7 @@
 // Exactness as in tile.cuh: q and weights are sums of 3 bfloat16 or 2 binary16 numbers, and tensor cores cut
 // when they add. So of the large terms no more than 16 products are added up there: each step of 16 dims or
 // keys has a sum of its own, which float32 additions take over while the next product is made. A chain over all
-// dims would use up the bound by itself (docs/measurements/2026-11-cuda-without-gpu.md).
+// dims would use up the bound by itself (docs/measurements/2026-11-wgmma.md).
 #pragma once
 
 #include "kernels/cuda/tile_load.cuh"
