@@ -35,17 +35,23 @@ if(NOT told) # several folders include this
     set_property(GLOBAL PROPERTY BANYAN_CUDA_TOLD TRUE)
 endif()
 
-# banyan_cuda_objects(OUT SOURCES...): compiles .cu files of the current folder; OUT lists the objects. What the
-# assembler says of registers and spills lies beside each object, in a .log.
+# banyan_cuda_objects(OUT [ONLY ARCHITECTURE] SOURCES...): compiles .cu files of the current folder; OUT lists the objects.
+# What the assembler says of registers and spills lies beside each object, in a .log. ONLY: machine code for this one, as
+# 90a, and nothing for other devices.
 function(banyan_cuda_objects out)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "ONLY" "")
     set(code "")
-    foreach(arch ${BANYAN_CUDA_ARCHITECTURES})
-        string(APPEND code " -gencode arch=compute_${arch},code=sm_${arch}")
-    endforeach()
-    list(GET BANYAN_CUDA_ARCHITECTURES -1 last)
-    string(APPEND code " -gencode arch=compute_${last},code=compute_${last}")
+    if(arg_ONLY)
+        set(code " -gencode arch=compute_${arg_ONLY},code=sm_${arg_ONLY}")
+    else()
+        foreach(arch ${BANYAN_CUDA_ARCHITECTURES})
+            string(APPEND code " -gencode arch=compute_${arch},code=sm_${arch}")
+        endforeach()
+        list(GET BANYAN_CUDA_ARCHITECTURES -1 last)
+        string(APPEND code " -gencode arch=compute_${last},code=compute_${last}")
+    endif()
     set(objects "")
-    foreach(source ${ARGN})
+    foreach(source ${arg_UNPARSED_ARGUMENTS})
         set(object ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
         # No contraction: the kernels ask for fma by name, so that the emulated ones compute the same
         string(CONCAT command "'${BANYAN_NVCC}' -std=c++17 -O3 -fmad=false -Werror all-warnings -Xptxas -v${code}"

@@ -99,8 +99,9 @@ extern "C" {
 #endif
 extern const struct cuda_kernel cuda_tiles_f32[3][4], cuda_tiles_f16[3][4], cuda_tiles_bf16[3][4],
     cuda_tiles_int8[3][4], cuda_tiles_fp8[3][4];
-extern const struct cuda_kernel cuda_plain[5];  // by KV type - 1
-extern const struct cuda_kernel cuda_mla[2][2]; // [binary16, bfloat16][width 16, 32]
+extern const struct cuda_kernel cuda_plain[5];    // by KV type - 1
+extern const struct cuda_kernel cuda_mla[2][2];   // [binary16, bfloat16][width 16, 32]
+extern const struct cuda_kernel cuda_wgmma[2][2]; // [binary16, bfloat16][dim 64, 128], width 64: wgmma.cuh
 extern const struct cuda_kernel cuda_merge, cuda_read, cuda_copies;
 #ifdef __cplusplus
 }

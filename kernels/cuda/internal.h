@@ -53,8 +53,10 @@ uint32_t cuda_plan_round_grid(uint32_t n);             // up, by at most an eigh
 // The blocks of threads to launch for a class's tasks. resident: how many the device holds at once, of a kernel
 // whose blocks go on from task to task; 0: of another.
 uint32_t cuda_plan_grid(const struct cuda_plan_pass *pass, uint32_t class_index, uint32_t resident);
-// The kernel of a class.
-const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index);
+// The kernel of a class. wgmma: products of a warpgroup where there are any (wgmma.cuh).
+const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index, bool wgmma);
+// Whether a device of this compute capability computes so: 9.0 alone, and where BANYAN_CUDA_WGMMA is 1.
+bool cuda_plan_wgmma(int major, int minor);
 
 // ---- pool.c: blocks in few large regions ----------------------------------------------------------------
 
@@ -126,6 +128,7 @@ struct kernels_device {
     uint64_t steps;   // of it: workspace, slots
     uint64_t reserve; // of the limit, what regions leave for steps
     bool before_90;   // compute capability 8.x
+    bool wgmma;       // cuda_plan_wgmma()
     uint32_t
         resident[CUDA_CLASSES]; // blocks of threads at once, of kernels that go on from task to task; else 0
     bool pooled;                // the runtime frees the workspace in the order of the stream

@@ -157,8 +157,9 @@ static enum common_code describe(struct kernels_device *device, uint64_t limit_b
         return common_error_set(err, COMMON_UNAVAILABLE, "%s has compute capability %d.%d; 8.0 is needed",
                                 info->name, prop.major, prop.minor);
     device->before_90 = prop.major < 9;
+    device->wgmma = cuda_plan_wgmma(prop.major, prop.minor);
     for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
-        uint32_t shared = cuda_device_shared(device, cuda_plan_kernel(c));
+        uint32_t shared = cuda_device_shared(device, cuda_plan_kernel(c, device->wgmma));
         if (shared > prop.sharedMemPerBlockOptin)
             return common_error_set(
                 err, COMMON_UNAVAILABLE,
@@ -166,7 +167,8 @@ static enum common_code describe(struct kernels_device *device, uint64_t limit_b
                 "are needed",
                 info->name, prop.major, prop.minor, prop.sharedMemPerBlockOptin, shared);
     }
-    snprintf(info->kernel, sizeof(info->kernel), "cuda-%s-sm_%d%d", RULES, prop.major, prop.minor);
+    snprintf(info->kernel, sizeof(info->kernel), "cuda-%s-sm_%d%d%s", RULES, prop.major, prop.minor,
+             device->wgmma ? "-wgmma" : "");
     info->digest = hash(hash(hash(0xcbf29ce484222325ULL, info->kernel), info->name), BANYAN_CUDA_COMPILER);
     info->memory_bytes = total;
     info->in_flight = CUDA_SLOTS;

@@ -80,7 +80,13 @@ static uint32_t class_of(const struct kernels_spec *spec, uint64_t pairs, uint32
     return ((type - 1) * 3 + dim) * 4 + which;
 }
 
-const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index)
+bool cuda_plan_wgmma(int major, int minor)
+{
+    const char *asked = getenv("BANYAN_CUDA_WGMMA");
+    return major == 9 && minor == 0 && asked && !strcmp(asked, "1");
+}
+
+const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index, bool wgmma)
 {
     static const struct cuda_kernel(*const tables[5])[4] = {cuda_tiles_f32, cuda_tiles_f16, cuda_tiles_bf16,
                                                             cuda_tiles_int8, cuda_tiles_fp8};
@@ -88,7 +94,11 @@ const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index)
         return &cuda_mla[(class_index - MLA_CLASS) / 2][(class_index - MLA_CLASS) % 2];
     if (class_index >= PLAIN_CLASS)
         return &cuda_plain[class_index - PLAIN_CLASS];
-    return &tables[class_index / 12][class_index / 4 % 3][class_index % 4];
+    const uint32_t type = class_index / 12, dim = class_index / 4 % 3;
+    if (wgmma && class_index % 4 == 3 && dim < 2 &&
+        (type + 1 == KERNELS_KV_F16 || type + 1 == KERNELS_KV_BF16)) // 64 pairs
+        return &cuda_wgmma[type + 1 == KERNELS_KV_BF16][dim];
+    return &tables[type][dim][class_index % 4];
 }
 
 const char *cuda_plan_spec_problem(const struct kernels_spec *spec)

@@ -215,7 +215,7 @@ static cudaError_t issue_round(const struct kernels_device *device, const struct
     for (uint32_t c = 0; c < CUDA_CLASSES && error == cudaSuccess; c++) {
         if (pass->header.classes[c].tasks == 0)
             continue;
-        const struct cuda_kernel *kernel = cuda_plan_kernel(c);
+        const struct cuda_kernel *kernel = cuda_plan_kernel(c, device->wgmma);
         const struct dim3 grid = {cuda_plan_grid(pass, c, device->resident[c]), 1, 1};
         launch->class_index = c;
         error = cudaLaunchKernel(kernel->function, grid, block, arguments, cuda_device_shared(device, kernel),
@@ -479,7 +479,7 @@ enum common_code cuda_step_init(struct kernels_device *device, struct common_err
             return cuda_device_check(device, error, "opening it", err);
     }
     for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
-        const struct cuda_kernel *kernel = cuda_plan_kernel(c);
+        const struct cuda_kernel *kernel = cuda_plan_kernel(c, device->wgmma);
         cudaError_t error =
             cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)cuda_device_shared(device, kernel));

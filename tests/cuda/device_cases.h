@@ -31,6 +31,12 @@ void cases_tasks_without_keys(void **state);
 void cases_tasks_done_again(void **state);
 void cases_tasks_of_different_items(void **state);
 
+// device_wgmma.c: wgmma
+void cases_wgmma_is_chosen(void **state);
+void cases_wgmma_of_every_shape(void **state);
+void cases_wgmma_of_short_queries(void **state);
+void cases_wgmma_at_random(void **state);
+
 // device_life.c
 void cases_pool_and_limit(void **state);
 void cases_bytes_go_and_come(void **state);

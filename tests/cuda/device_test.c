@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The suite that every device module passes (kernels/device.h):
 //
-//     cuda_device_test MODULE.so numbers|latents|persistent|life|fault|driver|shrink
+//     cuda_device_test MODULE.so numbers|latents|persistent|wgmma|life|fault|driver|shrink
 //
-// numbers: answers against the float64 reference, and bits. latents: the same for MLA. persistent:
-// blocks of threads that go on from task to task. life: pool, writes, limits, many steps under way.
+// numbers: answers against the float64 reference, and bits. latents: the same for MLA. persistent: blocks of threads that go on from task
+// to task. wgmma: both with BANYAN_CUDA_WGMMA=1 (status 77
+// unless the device has compute capability 9.0). life: pool, writes, limits, many steps under way.
 // fault: only over the emulated module, which makes its third kernel fail. driver: the same with a driver that
 // is too old. shrink: emulated, too: real runtimes give memory back in larger pieces. Exit status 77: no device here.
 #include <setjmp.h>
@@ -52,11 +53,24 @@ static int close_device(void **state)
     return 0;
 }
 
+static bool wgmma_is_here(void)
+{
+    struct common_error err;
+    if (ops->open(0, 0, &device, &err) != COMMON_OK)
+        return true; // the group says why
+    struct kernels_device_info info;
+    ops->info(device, &info);
+    ops->close(device);
+    device = NULL;
+    return strstr(info.kernel, "sm_90") != NULL;
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3) {
-        fprintf(stderr,
-                "usage: cuda_device_test MODULE.so numbers|latents|persistent|life|fault|driver|shrink\n");
+        fprintf(
+            stderr,
+            "usage: cuda_device_test MODULE.so numbers|latents|persistent|wgmma|life|fault|driver|shrink\n");
         return 2;
     }
     if (!strcmp(argv[2], "life"))
@@ -65,6 +79,10 @@ int main(int argc, char **argv)
         setenv("BANYAN_EMULATED_FAULT", "3", 1);
     if (!strcmp(argv[2], "driver"))
         setenv("BANYAN_EMULATED_DRIVER", "12040", 1);
+    if (!strcmp(argv[2], "wgmma")) {
+        setenv("BANYAN_CUDA_WGMMA", "1", 1);
+        setenv("BANYAN_EMULATED_CAPABILITY", "90", 0);
+    }
     if (!harness_load(argv[1]))
         return 1;
     if (!strcmp(argv[2], "driver")) {
@@ -76,6 +94,10 @@ int main(int argc, char **argv)
         struct kernels_device *none = NULL;
         printf("skipped: %s\n", err.message);
         return ops->open(0, 0, &none, &err) == COMMON_UNAVAILABLE && !none ? 77 : 1;
+    }
+    if (!strcmp(argv[2], "wgmma") && !wgmma_is_here()) {
+        printf("skipped: products of a warpgroup need compute capability 9.0\n");
+        return 77;
     }
     if (!strcmp(argv[2], "numbers")) {
         const struct CMUnitTest tests[] = {
@@ -116,6 +138,21 @@ int main(int argc, char **argv)
             cmocka_unit_test(cases_tasks_of_different_items),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
+    }
+    if (!strcmp(argv[2], "wgmma")) {
+        const struct CMUnitTest tests[] = {
+            cmocka_unit_test(cases_wgmma_is_chosen),
+            cmocka_unit_test(cases_wgmma_of_every_shape),
+            cmocka_unit_test(cases_wgmma_of_short_queries),
+            cmocka_unit_test(cases_wgmma_at_random),
+            cmocka_unit_test(cases_every_mask),
+            cmocka_unit_test(cases_bits_do_not_depend_on_cuts),
+            cmocka_unit_test(cases_bits_of_short_queries),
+            cmocka_unit_test(cases_unseen_keys_do_not_leak),
+            cmocka_unit_test(cases_not_finite_flows_through),
+            cmocka_unit_test(cases_vanished_rows),
+        };
+        return cmocka_run_group_tests(tests, open_device, close_device);
     }
     if (!strcmp(argv[2], "life")) {
         const struct CMUnitTest tests[] = {

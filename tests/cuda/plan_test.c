@@ -15,7 +15,7 @@
 
 // Kernels have no meaning here.
 const struct cuda_kernel cuda_tiles_f32[3][4], cuda_tiles_f16[3][4], cuda_tiles_bf16[3][4],
-    cuda_tiles_int8[3][4], cuda_tiles_fp8[3][4], cuda_plain[5], cuda_mla[2][2];
+    cuda_tiles_int8[3][4], cuda_tiles_fp8[3][4], cuda_plain[5], cuda_mla[2][2], cuda_wgmma[2][2];
 
 static struct kernels_device_item item_of(const struct kernels_spec *spec, uint32_t rows,
                                           const struct kernels_device_run *runs, uint32_t n)

@@ -182,7 +182,8 @@ class StandIns(Case):
         self.assertIn("12.5", parts["occupancy"]["words"])
         self.assertIn("| tile_kernel | gpu__time_duration.sum | ns | 112000 |", self.markdown)
         self.assertEqual([(x["kv"], x["group"], x["rows"], x["batch"], x["dim"]) for x in parts["shapes"]["lines"]],
-                         [("int8", 4, 1, 1, 128), ("fp8", 4, 1, 1, 128), ("f32", 4, 1, 1, 128), ("bf16", 16, 1, 1, 128), ("bf16", 4, 64, 1, 128),
+                         [("int8", 4, 1, 1, 128), ("fp8", 4, 1, 1, 128), ("f32", 4, 1, 1, 128), ("bf16", 16, 1, 1, 128),
+                          ("bf16", 4, 64, 1, 128), ("bf16", 4, 64, 1, 128),  # without and with products of a warpgroup
                           ("bf16", 4, 1, 64, 128), ("bf16", 4, 1, 1, 256), ("bf16,f16", 16, 1, 1, 576), ("bf16,f16", 128, 1, 1, 576)])
         self.assertIn("4096 keys: 2.00 x", parts["peers"]["words"])
         self.assertIn("| step_32k, 4 workers | p50 99 µs", self.markdown)

@@ -270,7 +270,13 @@ part_shapes() {
     if [ -n "$emulated" ] && [ -n "$small" ]; then most=40; fi
     for kv in int8 fp8 f32; do shape "$kv" --kv $kv --context $most --group 4 --rows 1 "${small_dim[@]}"; done
     shape 16_pairs --kv bf16 --context $most --group 16 --rows 1 "${small_dim[@]}"
-    [ -n "$small" ] || shape 64_rows --kv bf16 --context $most --group 4 --rows 64 "${small_dim[@]}"
+    if [ -z "$small" ]; then
+        shape 64_rows --kv bf16 --context $most --group 4 --rows 64 "${small_dim[@]}"
+        if [ -n "$emulated" ]; then export BANYAN_EMULATED_CAPABILITY=90; fi
+        # Compute capability 9.0 alone; elsewhere the same again
+        BANYAN_CUDA_WGMMA=1 shape 64_rows_wgmma --kv bf16 --context $most --group 4 --rows 64 "${small_dim[@]}"
+        unset BANYAN_EMULATED_CAPABILITY
+    fi
     shape batch --kv bf16 --context $some --group 4 --rows 1 --batch $batch "${small_dim[@]}"
     [ -n "$small" ] || shape 256_dims --kv bf16 --context $most --group 4 --rows 1 --dim 256
     if "$from/bench/device" --help 2>/dev/null | grep -q -- --v-in-k; then

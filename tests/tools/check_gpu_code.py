@@ -24,7 +24,7 @@ REGISTERS = 65536  # of a multiprocessor; given out to warps by 256
 
 def readable(symbol):
     """tile_kernel<bf16, 128, 8> from its mangled name."""
-    match = re.search(r"(tile|mla|plain|merge|read)_kernel((?:I(?:Li\d+E)+)?)", symbol)
+    match = re.search(r"(tile|wgmma|mla|plain|merge|read)_kernel((?:I(?:Li\d+E)+)?)", symbol)
     if not match:
         return symbol
     values = [int(x) for x in re.findall(r"Li(\d+)E", match.group(2))]
@@ -82,6 +82,11 @@ def code_offences(name, instructions, behind):
     local = sorted(x for x in instructions if re.match(r"(LDL|STL)\b", x))
     if local:
         yield "holds " + ", ".join(local)
+    if name.startswith("wgmma_"):
+        wanted = [("HGMMA.64x64x16.F32", "products of a warpgroup"), (r"LDGSTS\.E\.BYPASS\S*\.128", "copies past L1")]
+        for pattern, what in wanted:
+            if not any(re.match(pattern, x) for x in instructions):
+                yield f"holds no {pattern} ({what})"
     if name.startswith(("tile_", "mla_")):
         wanted = [("HMMA.16816.F32", "tensor cores"), (r"LDGSTS\.E\.BYPASS\S*\.128", "copies past L1"), ("MOVM", "weights transposed")]
         if "<f32" not in name:

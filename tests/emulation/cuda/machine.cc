@@ -52,6 +52,7 @@ emulated_machine::emulated_machine()
 {
     devices = static_cast<int>(number("BANYAN_EMULATED_DEVICES", 1));
     driver = static_cast<int>(number("BANYAN_EMULATED_DRIVER", 13000));
+    capability = static_cast<int>(number("BANYAN_EMULATED_CAPABILITY", EMULATED_MAJOR * 10));
     memory = number("BANYAN_EMULATED_MEMORY", memory);
     fault_at = number("BANYAN_EMULATED_FAULT", 0);
     std::thread([this] { work(); }).detach();

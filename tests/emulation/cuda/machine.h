@@ -42,7 +42,7 @@ struct emulated_machine {
     std::vector<std::unique_ptr<emulated_stream>> streams;
     std::map<char *, size_t> device, pinned;
     size_t used = 0, memory = size_t{1} << 30;
-    int devices = 1, driver = 13000;
+    int devices = 1, driver = 13000, capability = 80;
     uint64_t launches = 0, fault_at = 0; // of the machine's thread
     uint64_t tickets = 0;
     std::set<const void *> loaded; // kernels

@@ -144,7 +144,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int)
     std::snprintf(prop->name, sizeof(prop->name), "emulated");
     prop->totalGlobalMem = emulated_the()->memory;
     prop->sharedMemPerBlockOptin = SHARED;
-    prop->major = EMULATED_MAJOR;
+    prop->major = emulated_the()->capability / 10;
+    prop->minor = emulated_the()->capability % 10;
     prop->multiProcessorCount = MULTIPROCESSORS;
     return cudaSuccess;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/float16.h"
+#include "tests/emulation/cuda/warpgroup.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -19,7 +20,7 @@
 
 namespace
 {
-constexpr int THREADS = 128, WARPS = THREADS / 32, MOST_IN = 10, MOST_OUT = 4;
+constexpr int THREADS = EMULATED_THREADS, WARPS = THREADS / 32, MOST_IN = 10, MOST_OUT = 4;
 constexpr size_t STACK = 64 * 1024;
 
 struct pending_copy {
@@ -36,7 +37,7 @@ struct fiber : emulated_thread {
     ucontext_t context;
 #endif
     char *stack;
-    bool done, waits_warp, waits_block;
+    bool done, waits_warp, waits_block, waits_group;
     emulated_operation operation;
     uint32_t in[MOST_IN], out[MOST_OUT];
     bool vote, voted;
@@ -56,7 +57,9 @@ size_t main_size;
 #endif
 void (*kernel_body)(void *);
 void *kernel_arg;
-uint32_t turn;
+uint32_t turn, shared_size;
+void (*group_meets)(int);
+int group_arg;
 
 [[noreturn]] void fault(const char *what)
 {
@@ -118,6 +121,8 @@ void fiber_main()
     kernel_body(kernel_arg);
     if (!f->copies.empty())
         fault("ends with copies that nobody waited for");
+    if (!emulated_group_done(f->thread.x))
+        fault("ends with products that nobody waited for");
     f->done = true;
     leave(f);
     std::abort();
@@ -130,7 +135,8 @@ void fiber_start(fiber *f)
 #ifdef __SANITIZE_ADDRESS__
     ASAN_UNPOISON_MEMORY_REGION(f->stack, STACK); // of the fiber that ended here
 #endif
-    f->done = f->waits_warp = f->waits_block = false;
+    f->done = f->waits_warp = f->waits_block = f->waits_group = false;
+    emulated_group_start(f->thread.x);
     f->group = 0;
 #if OWN_SWITCH
     void **top = reinterpret_cast<void **>(f->stack + STACK) - 2;
@@ -149,33 +155,7 @@ void fiber_start(fiber *f)
 
 double element(emulated_operation operation, uint32_t pair, int i)
 {
-    uint16_t half = static_cast<uint16_t>(pair >> (16 * i));
-    return operation == EMULATED_MMA_BF16 ? common_bf16_to_float(half) : common_f16_to_float(half);
-}
-
-// A sum as the least exact of tensor cores makes it: terms are cut to the 24 bits below the largest one's
-// exponent, and the sum is cut to float32.
-float cut_sum(const double *terms, int n)
-{
-    double most = 0, plain = 0;
-    for (int i = 0; i < n; i++) {
-        most = std::max(most, std::fabs(terms[i]));
-        plain += terms[i];
-    }
-    if (!std::isfinite(plain) || most == 0)
-        return static_cast<float>(plain);
-    uint64_t bits;
-    std::memcpy(&bits, &most, sizeof(bits));
-    int exponent = static_cast<int>(bits >> 52) - 1023; // most is a normal double
-    double up = std::ldexp(1.0, 23 - exponent);
-    int64_t sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += static_cast<int32_t>(terms[i] * up); // toward zero
-    while (std::llabs(sum) >= 1 << 24) {
-        sum /= 2;
-        up /= 2;
-    }
-    return static_cast<float>(static_cast<double>(sum) / up);
+    return emulated_element(operation == EMULATED_MMA_BF16, static_cast<uint16_t>(pair >> (16 * i)));
 }
 
 void mma(fiber *w, emulated_operation operation)
@@ -202,7 +182,7 @@ void mma(fiber *w, emulated_operation operation)
                 for (int k = 0; k < 8; k++)
                     terms[k] = a[row][half + k] * b[column][half + k];
                 terms[8] = sum;
-                sum = cut_sum(terms, 9);
+                sum = emulated_cut_sum(terms, 9);
             }
             std::memcpy(&w[lane].out[i], &sum, sizeof(sum));
         }
@@ -271,7 +251,7 @@ bool run_turn()
         // Warps and lanes in changing order
         int warp = static_cast<int>((turn + i / 32) % WARPS), lane = turn % 2 ? 31 - i % 32 : i % 32;
         fiber *f = &fibers[warp * 32 + lane];
-        if (!f->done && !f->waits_warp && !f->waits_block) {
+        if (!f->done && !f->waits_warp && !f->waits_block && !f->waits_group) {
             enter(f);
             moved = true;
         }
@@ -294,12 +274,67 @@ bool run_turn()
             f.waits_block = false;
         }
     }
+    if (std::all_of(fibers, fibers + THREADS, [](const fiber &x) { return x.waits_group; })) {
+        for (fiber &f : fibers)
+            f.waits_group = false;
+        group_meets(group_arg);
+        moved = true;
+    }
     turn++;
     return moved;
 }
 } // namespace
 
 emulated_thread *emulated_self;
+
+// A sum as the least exact of tensor cores makes it: terms are cut to the 24 bits below the largest one's
+// exponent, and the sum is cut to float32.
+float emulated_cut_sum(const double *terms, int n)
+{
+    double most = 0, plain = 0;
+    for (int i = 0; i < n; i++) {
+        most = std::max(most, std::fabs(terms[i]));
+        plain += terms[i];
+    }
+    if (!std::isfinite(plain) || most == 0)
+        return static_cast<float>(plain);
+    uint64_t bits;
+    std::memcpy(&bits, &most, sizeof(bits));
+    int exponent = static_cast<int>(bits >> 52) - 1023; // most is a normal double
+    double up = std::ldexp(1.0, 23 - exponent);
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += static_cast<int32_t>(terms[i] * up); // toward zero
+    while (std::llabs(sum) >= 1 << 24) {
+        sum /= 2;
+        up /= 2;
+    }
+    return static_cast<float>(static_cast<double>(sum) / up);
+}
+
+double emulated_element(bool bf16, uint16_t half)
+{
+    return bf16 ? common_bf16_to_float(half) : common_f16_to_float(half);
+}
+
+void emulated_fault(const char *what)
+{
+    fault(what);
+}
+
+uint32_t emulated_shared_bytes()
+{
+    return shared_size;
+}
+
+void emulated_meet(void (*meet)(int arg), int arg)
+{
+    fiber *f = static_cast<fiber *>(emulated_self);
+    group_meets = meet;
+    group_arg = arg;
+    f->waits_group = true;
+    leave(f);
+}
 
 void emulated_warp(emulated_operation operation, const uint32_t *in, int ins, uint32_t *out, int outs)
 {
@@ -347,6 +382,8 @@ void emulated_copy_wait(int groups)
             std::memset(c.to, 0, c.bytes);
     }
     f->copies.erase(f->copies.begin(), f->copies.begin() + static_cast<long>(done));
+    if (done > 0)
+        emulated_group_written(f->thread.x);
 }
 
 void emulated_grid(void (*body)(void *), void *arg, uint32_t blocks, uint32_t shared_bytes)
@@ -355,6 +392,7 @@ void emulated_grid(void (*body)(void *), void *arg, uint32_t blocks, uint32_t sh
     launches++;
     kernel_body = body;
     kernel_arg = arg;
+    shared_size = shared_bytes;
     struct release {
         void operator()(char *p) const
         {

@@ -11,6 +11,7 @@
 // Faults on request, from the environment at the first call:
 //     BANYAN_EMULATED_DEVICES=n    how many devices there are (1; 0: no driver)
 //     BANYAN_EMULATED_DRIVER=n     the CUDA version that the driver is of (13000); below the runtime's, 13000: no device
+//     BANYAN_EMULATED_CAPABILITY=n the compute capability (90; 80 with sanitizers), which changes no kernel's code
 //     BANYAN_EMULATED_MEMORY=n     bytes of device memory (1 GiB)
 //     BANYAN_EMULATED_FAULT=n      the n-th kernel launched (from 1) faults, asynchronously and for good
 #pragma once
