@@ -614,6 +614,7 @@ static void on_blocking_done(struct client_attend *attend)
 {
     struct waiter *waiter = attend->arg;
     waiter->attend = attend; // the waiter frees it
+    common_loop_answered(attend->client->loop);
     client_wait_signal(&waiter->wait);
 }
 

@@ -345,6 +345,7 @@ static void on_unary_done(struct client_call *call, banyan_code code, const stru
         unary->code = unary->take(unary->arg, message->body, &unary->error);
     else if (unary->take)
         unary->code = client_error_set(&unary->error, BANYAN_INTERNAL, "the coordinator's answer is empty");
+    common_loop_answered(call->client->loop);
     client_wait_signal(&unary->wait);
 }
 

@@ -71,10 +71,18 @@ static void close_channels(void *arg)
     client->peers = NULL;
 }
 
+static void nothing(void *arg)
+{
+    (void)arg;
+}
+
 void banyan_shutdown(banyan_client *client)
 {
-    if (client && !atomic_exchange(&client->closing, true))
-        common_loop_call(client->loop, close_channels, client);
+    if (!client || atomic_exchange(&client->closing, true))
+        return;
+    common_loop_call_own(client->loop, close_channels, client);
+    common_loop_call_own(client->loop, nothing,
+                         NULL); // calls that began meanwhile have been refused, in the next turn
 }
 
 static void client_stop(struct banyan_client *client)

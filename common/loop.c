@@ -20,12 +20,13 @@
 #include "common/clock.h"
 #include "common/timer.h"
 
-#define LENT_NS                                                                                              \
-    (5 * COMMON_NS_PER_MS) // nobody borrows it for that long: its own thread waits at the sockets again
+// Nobody borrows it for that long: its own thread waits at the sockets again.
+#define LENT_NS (5 * COMMON_NS_PER_MS)
+// What has come to the sockets for that long is looked at before a call begins.
+#define UNSEEN_NS (100 * COMMON_NS_PER_US)
 
 struct left { // common_loop_leave_behind
-    struct left *next;
-    uint64_t at_ns;
+    struct common_loop *loop;
     void (*release)(void *thing);
     void *thing;
 };
@@ -50,7 +51,7 @@ struct common_loop {
     int wake_fd;
     _Atomic(struct common_mail *) mailbox; // newest first
     struct common_timers timers;
-    struct left *left;            // newest first
+    unsigned left;                // things that go when what libevent has queued has run
     struct common_deferred *held; // marked inside the handler that has entered, oldest first
     bool entered;
     atomic_bool stopping;
@@ -63,7 +64,8 @@ struct common_loop {
     bool ended;                // stopped, and no mail is left
     atomic_uint wanted;        // not 0: somebody would have borrowed it
     atomic_uint borrows;       // so far
-    atomic_uint borrowers;     // threads inside common_loop_borrow
+    atomic_uint users;         // threads inside common_loop_borrow and common_loop_mail
+    uint64_t left_ns;          // when it was said to be lent last
     _Atomic uint32_t recalled; // a futex: its own thread is to take it back
     pthread_t thread;
     bool has_thread;
@@ -176,6 +178,7 @@ struct event_base *common_loop_base(struct common_loop *loop)
 static void let_be_lent(struct common_loop *loop)
 {
     loop->borrowed = false;
+    loop->left_ns = common_clock_ns();
     atomic_store(&loop->owner, &lent);
     if (atomic_load(&loop->mailbox) || atomic_load(&loop->stopping))
         recall(loop);
@@ -184,16 +187,19 @@ static void let_be_lent(struct common_loop *loop)
 // Until it is recalled, or nobody borrows it any more.
 static void lend(struct common_loop *loop)
 {
-    const struct timespec a_while = {.tv_nsec = LENT_NS};
+    const struct timespec a_while = {.tv_nsec = LENT_NS}, longer = {.tv_nsec = 10 * LENT_NS};
+    bool busy = false; // somebody has had it for longer than that
     unsigned borrows = atomic_load(&loop->borrows);
     atomic_store(&loop->wanted, 0);
     atomic_store(&loop->recalled, 0);
     let_be_lent(loop);
     for (;;) {
-        long woken = syscall(SYS_futex, &loop->recalled, FUTEX_WAIT_PRIVATE, 0, &a_while, NULL, 0);
+        long woken =
+            syscall(SYS_futex, &loop->recalled, FUTEX_WAIT_PRIVATE, 0, busy ? &longer : &a_while, NULL, 0);
         bool late = woken != 0 && errno == ETIMEDOUT, idle = atomic_load(&loop->borrows) == borrows;
         const char *before = &lent;
         borrows = atomic_load(&loop->borrows);
+        busy = late && idle;
         if (late && !idle)
             continue;
         if (atomic_compare_exchange_strong(&loop->owner, &before, &thread_tag))
@@ -220,15 +226,23 @@ static bool borrow(struct common_loop *loop, common_loop_fn fn, void *arg, const
         atomic_store(&loop->wanted, 1);
         return false;
     }
+    if (atomic_load(&loop->mailbox)) { // posted before us, by this thread perhaps: it goes first
+        atomic_store(&loop->wanted, 1);
+        let_be_lent(loop);
+        return false;
+    }
     atomic_fetch_add(&loop->borrows, 1);
     loop->borrowed = true;
     loop->giving = false;
+    if (common_clock_ns() - loop->left_ns > UNSEEN_NS) // a link may have ended since
+        event_base_loop(loop->base, EVLOOP_NONBLOCK);
     common_loop_enter(loop);
     fn(arg);
     common_loop_leave(loop);
     while (!atomic_load_explicit(done, memory_order_acquire) && !loop->giving && !loop->ended)
         event_base_loop(loop->base, EVLOOP_ONCE);
-    bool rest = loop->giving || loop->ended || !loop->may(loop->may_arg);
+    bool rest = loop->giving || loop->ended || !loop->may(loop->may_arg) ||
+                event_base_get_num_events(loop->base, EVENT_BASE_COUNT_ACTIVE) > 0;
     let_be_lent(loop);
     if (rest)
         recall(loop);
@@ -239,10 +253,20 @@ bool common_loop_borrow(struct common_loop *loop, common_loop_fn fn, void *arg, 
 {
     if (!loop->may || loop->pid != getpid())
         return false;
-    atomic_fetch_add(&loop->borrowers, 1);
+    int cancel; // a thread that is cancelled while it has the loop would never give it back
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    atomic_fetch_add(&loop->users, 1);
     bool ran = borrow(loop, fn, arg, done);
-    atomic_fetch_sub(&loop->borrowers, 1); // the loop may be gone now
+    atomic_fetch_sub(&loop->users, 1); // the loop may be gone now
+    pthread_setcancelstate(cancel, NULL);
     return ran;
+}
+
+void common_loop_answered(struct common_loop *loop)
+{
+    assert(common_loop_is_owner(loop));
+    if (loop->borrowed)
+        event_base_loopbreak(loop->base);
 }
 
 bool common_loop_give_back(struct common_loop *loop)
@@ -297,8 +321,7 @@ void common_loop_join(struct common_loop *loop)
     if (!loop->has_thread)
         return;
     pthread_join(loop->thread, NULL);
-    while (atomic_load(
-        &loop->borrowers)) // what they wait for has ended, or will not come: they are on their way out
+    while (atomic_load(&loop->users)) // what they wait for has ended, or will not come: they are on their way
         sched_yield();
     loop->has_thread = false;
 }
@@ -314,17 +337,23 @@ void common_loop_stop(struct common_loop *loop)
 void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common_loop_fn fn, void *arg)
 {
     struct common_mail *newest = atomic_load_explicit(&loop->mailbox, memory_order_relaxed);
+    bool lends = loop->may != NULL;
+    if (lends) // what is posted may end the loop: common_loop_join waits for us
+        atomic_fetch_add(&loop->users, 1);
     *mail = (struct common_mail){.fn = fn, .arg = arg};
     do
         mail->next = newest;
     while (!atomic_compare_exchange_weak(&loop->mailbox, &newest, mail)); // before it looks who has the loop
     if (!newest)
         wake(loop);
-    if (atomic_load(&loop->owner) == &lent)
+    if (lends && atomic_load(&loop->owner) == &lent)
         recall(loop);
+    if (lends)
+        atomic_fetch_sub(&loop->users, 1);
 }
 
 struct call {
+    struct common_loop *own; // runs on this one's own thread; NULL: on whoever has the loop
     struct common_mail mail;
     common_loop_fn fn;
     void *arg;
@@ -336,6 +365,10 @@ struct call {
 static void run_call(void *arg)
 {
     struct call *call = arg;
+    if (call->own && common_loop_give_back(call->own)) {
+        common_loop_mail(call->own, &call->mail, run_call, call);
+        return;
+    }
     call->fn(call->arg);
     pthread_mutex_lock(&call->mutex);
     call->done = true;
@@ -343,13 +376,13 @@ static void run_call(void *arg)
     pthread_mutex_unlock(&call->mutex);
 }
 
-void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg)
+static void call_from_outside(struct common_loop *loop, common_loop_fn fn, void *arg, bool own)
 {
     if (common_loop_is_owner(loop)) {
         fn(arg);
         return;
     }
-    struct call call = {.fn = fn, .arg = arg};
+    struct call call = {.own = own ? loop : NULL, .fn = fn, .arg = arg};
     pthread_mutex_init(&call.mutex, NULL);
     pthread_cond_init(&call.cond, NULL);
     common_loop_mail(loop, &call.mail, run_call, &call);
@@ -361,34 +394,45 @@ void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg)
     pthread_mutex_destroy(&call.mutex);
 }
 
+void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg)
+{
+    call_from_outside(loop, fn, arg, false);
+}
+
+void common_loop_call_own(struct common_loop *loop, common_loop_fn fn, void *arg)
+{
+    call_from_outside(loop, fn, arg, true);
+}
+
 bool common_loop_is_owner(const struct common_loop *loop)
 {
     const char *owner = atomic_load(&loop->owner);
     return owner == NULL || owner == &thread_tag;
 }
 
-static void release_left(struct left **at, uint64_t until_ns)
+static void release_left(evutil_socket_t fd, short what, void *arg)
 {
-    while (*at && (*at)->at_ns > until_ns)
-        at = &(*at)->next;
-    while (*at) {
-        struct left *left = *at;
-        *at = left->next;
-        left->release(left->thing);
-        free(left);
-    }
+    struct left *left = arg;
+    (void)fd, (void)what;
+    left->loop->left--;
+    left->release(left->thing);
+    free(left);
 }
 
+// An event that is due at once stands behind all that libevent has queued.
 bool common_loop_leave_behind(struct common_loop *loop, void (*release)(void *thing), void *thing)
 {
+    const struct timeval now = {0};
     assert(common_loop_is_owner(loop));
-    uint64_t now_ns = common_clock_ns();
     struct left *left = malloc(sizeof *left);
     if (!left)
         return false;
-    release_left(&loop->left, now_ns - COMMON_NS_PER_S);
-    *left = (struct left){loop->left, now_ns, release, thing};
-    loop->left = left;
+    *left = (struct left){loop, release, thing};
+    if (event_base_once(loop->base, -1, EV_TIMEOUT, release_left, left, &now) != 0) {
+        free(left);
+        return false;
+    }
+    loop->left++;
     return true;
 }
 
@@ -399,9 +443,8 @@ void common_loop_free(struct common_loop *loop)
     assert(!loop->has_thread && atomic_load(&loop->owner) == NULL);
     common_timers_fini(&loop->timers);
     event_free(loop->wake_event); // no mail is touched
-    if (loop->left)
-        event_base_loop(loop->base, EVLOOP_NONBLOCK); // what libevent itself has queued
-    release_left(&loop->left, UINT64_MAX);
+    while (loop->left)            // and what libevent itself has queued before
+        event_base_loop(loop->base, EVLOOP_NONBLOCK);
     event_base_free(loop->base);
     close(loop->wake_fd);
     free(loop);

@@ -44,6 +44,10 @@ bool common_loop_borrow(struct common_loop *loop, common_loop_fn fn, void *arg, 
 // On the thread that owns the loop: whether it has only borrowed it. Then it ends to do so at the end of the turn.
 bool common_loop_give_back(struct common_loop *loop);
 
+// On the thread that owns the loop: a caller has its answer. One that has borrowed the loop for it does nothing else of this
+// turn first.
+void common_loop_answered(struct common_loop *loop);
+
 // Any thread. Makes run return once the mailbox is empty.
 void common_loop_stop(struct common_loop *loop);
 
@@ -64,11 +68,15 @@ void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common
 // loop, calls it directly. The caller sees to it that the loop is not stopped meanwhile.
 void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg);
 
+// The same on the loop's own thread, never on one that has borrowed it: what was posted before has run by then, and callbacks
+// that must not run on a borrower (common_loop_give_back) as well.
+void common_loop_call_own(struct common_loop *loop, common_loop_fn fn, void *arg);
+
 // Whether the calling thread owns the loop, borrowed or not. True for any thread while nobody runs it.
 bool common_loop_is_owner(const struct common_loop *loop);
 
 // On the loop thread: something that callbacks which libevent has queued already may still look at, to be freed once they
-// have run: with the loop, or a second later when another thing is left. False: no memory, it is the caller's still.
+// have run, at the latest with the loop. False: no memory, it is the caller's still.
 bool common_loop_leave_behind(struct common_loop *loop, void (*release)(void *thing), void *thing);
 
 // Frees the loop. It must not be running. What was posted after stop and has not run is dropped, and its mail,

@@ -58,8 +58,8 @@ static enum common_code put_sizes(const struct worker_session *session,
     return COMMON_OK;
 }
 
-// Cuts the range into pieces, one a chunk; none for a copy beside another (a truncation is going
-// on). FAILED_PRECONDITION when a part of it is not held here.
+// Cuts the range into pieces, one a chunk; none for a copy beside another (a truncation is going on).
+// FAILED_PRECONDITION when a part of it is not held here, or by two chunks, of which the next layout names one.
 static enum common_code put_pieces(const struct worker_session *session,
                                    const Banyan__Pb__ChunkPutRequest *body,
                                    const struct proto_message *message, struct worker_rows **out, uint32_t *n,
@@ -76,7 +76,9 @@ static enum common_code put_pieces(const struct worker_session *session,
         struct worker_chunk *chunk = session->chunks[i].chunk;
         if (session->chunks[i].copy)
             continue;
-        if (worker_chunk_first(chunk) > body->first + done)
+        bool two = i + 1 < session->n_chunks && !session->chunks[i + 1].copy &&
+                   worker_chunk_first(session->chunks[i + 1].chunk) == worker_chunk_first(chunk);
+        if (two || worker_chunk_first(chunk) > body->first + done)
             break;
         struct worker_rows *piece = &pieces[(*n)++];
         piece->chunk = chunk;

@@ -108,8 +108,9 @@ bool coordinator_placing_refused(struct coordinator_session *s, struct coordinat
             coordinator_worker_refused(w, bytes);
         // The append that was refused is being written, maybe beside a commit, which this does not ask for: it does
         // when it goes.
-        if (coordinator_session_has_rows(s, i * ct, ct))
-            continue;
+        if (coordinator_session_has_rows(s, i * ct, ct) || chunk->moving ||
+            coordinator_chunk_being_put(s, chunk))
+            continue; // it stays: nothing comes of asking again
         chunk->refused = any = true;
     }
     return any;

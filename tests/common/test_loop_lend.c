@@ -276,6 +276,51 @@ static void test_stopped_while_borrowed(void **state)
     }
 }
 
+static void note(void *arg)
+{
+    struct told *noted = arg;
+    atomic_store(&noted->over, true);
+}
+
+static void ask_after(void *arg)
+{
+    if (!atomic_load(&told.over))
+        abort();
+    ask(arg);
+}
+
+// What a thread has posted goes before what it borrows the loop for.
+static void test_in_order(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2000; i++) {
+        struct asked asked = {0};
+        told = (struct told){0};
+        common_loop_mail(loop, &told.mail, note, &told);
+        if (!common_loop_borrow(loop, ask_after, &asked, &asked.done))
+            common_loop_mail(loop, &asked.mail, ask_after, &asked);
+        while (!atomic_load(&asked.done))
+            syscall(SYS_futex, &asked.done, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+        call();
+    }
+}
+
+// Not on a borrower, who may wait for long.
+static void test_called_on_its_own_thread(void **state)
+{
+    pthread_t thread, on;
+    static atomic_bool borrows;
+    (void)state;
+    atomic_store(&borrows, false);
+    pthread_create(&thread, NULL, never_answered, &borrows);
+    while (!atomic_load(&borrows))
+        sleep_us(10);
+    common_loop_call(loop, whose, &on);
+    common_loop_call_own(loop, whose, &on);
+    assert_true(pthread_equal(on, own_thread));
+    pthread_join(thread, NULL); // it has been given back
+}
+
 // A fork has no thread to give it back to, and the sockets are its parent's.
 static void test_not_in_a_fork(void **state)
 {
@@ -301,6 +346,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_mail_comes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_given_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stopped_while_borrowed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_in_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_called_on_its_own_thread, setup, teardown),
         cmocka_unit_test_setup_teardown(test_not_in_a_fork, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -93,6 +93,16 @@ bool common_loop_give_back(struct common_loop *loop)
     return false;
 }
 
+void common_loop_answered(struct common_loop *loop)
+{
+    (void)loop;
+}
+
+void common_loop_call_own(struct common_loop *loop, common_loop_fn fn, void *arg)
+{
+    common_loop_call(loop, fn, arg);
+}
+
 bool common_loop_leave_behind(struct common_loop *loop, void (*release)(void *thing), void *thing)
 {
     (void)loop, (void)release, (void)thing;

@@ -216,20 +216,25 @@ static int sync_withdrawn(struct worker_disk *disk, struct worker_chunk *chunk)
     return result;
 }
 
-bool worker_disk_withdrawals_ready(struct worker_disk *disk, int *why)
+bool worker_disk_withdrawals_ready(struct worker_disk *disk, const struct worker_session *session, int *why)
 {
-    for (uint32_t i = 0; disk->ahead && i < disk->retry.n; i++) {
-        struct worker_chunk *chunk = worker_store_find(disk->store, disk->retry.ids[i]);
-        if (chunk && chunk->keep.behind && chunk->keep.withdrawn && !worker_disk_chunk_anew(disk, chunk, why))
+    for (uint32_t i = 0; disk->ahead && i < session->n_chunks; i++) {
+        struct worker_chunk *chunk = session->chunks[i].chunk;
+        if (chunk->keep.behind && chunk->keep.withdrawn && !worker_disk_chunk_anew(disk, chunk, why))
             return false;
     }
-    disk->ahead = false;
     return true;
 }
 
-int worker_disk_withdrawn(struct worker_disk *disk, const struct worker_session *session, uint64_t position)
+int worker_disk_withdrawn(struct worker_disk *disk, const struct worker_session *session)
 {
+    uint64_t position = UINT64_MAX; // appends of all layers lie past it
     int why = 0;
+    for (uint32_t l = 0; l < session->spec->shape->layers; l++)
+        if (worker_shape_form(session->spec->shape, l) && session->appended[l].length < position)
+            position = session->appended[l].length;
+    if (position == UINT64_MAX)
+        return 0;
     for (uint32_t i = worker_session_at(session, position); i < session->n_chunks && why == 0; i++) {
         struct worker_chunk *chunk = session->chunks[i].chunk;
         if (!chunk->keep.withdrawn)

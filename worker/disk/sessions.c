@@ -216,7 +216,7 @@ int worker_disk_session_write(struct worker_disk *disk, struct worker_session *s
 {
     struct worker_logged *logged = &session->logged;
     int why = 0;
-    if (!worker_disk_withdrawals_ready(disk, &why))
+    if (!worker_disk_withdrawals_ready(disk, session, &why))
         return why;
     if (logged->end == 0 || logged->anew || is_long(session))
         return worker_disk_session_anew(disk, session);
@@ -278,8 +278,8 @@ enum common_code worker_disk_append(struct worker_disk *disk, struct worker_sess
         return COMMON_OK;
     // A process that starts takes rows that are there for those of the newest append that the session's log names.
     int why = 0;
-    if (!worker_disk_withdrawals_ready(disk, &why) ||
-        (why = worker_disk_withdrawn(disk, session, appended->length)) != 0)
+    if (!worker_disk_withdrawals_ready(disk, session, &why) ||
+        (why = worker_disk_withdrawn(disk, session)) != 0)
         return worker_disk_refused(disk, why, err);
     bool anew =
         session->logged.end == 0 || session->logged.anew || session->logged.layout || is_long(session);

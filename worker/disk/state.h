@@ -99,13 +99,13 @@ void worker_disk_boot_close(struct worker_disk *disk); // all is on the disk, an
 // chunks.c
 bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk, int *why); // from memory
 void worker_disk_later(struct worker_disk *disk, struct worker_chunk *chunk);                // it is behind
-// Chunks' logs say which rows were taken back, as far as they can be written: a session's log that says what came next goes
-// after them. False: one cannot be written.
-bool worker_disk_withdrawals_ready(struct worker_disk *disk, int *why);
+// The logs of a session's chunks say which rows were taken back: its own log, which says what came next, goes after them.
+// False: one cannot be written.
+bool worker_disk_withdrawals_ready(struct worker_disk *disk, const struct worker_session *session, int *why);
 void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk); // looked at when it is quiet
 int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk);  // its log has grown
-// Of the session's chunks from this position on what was taken back is off the disk: 0, or a negative errno.
-int worker_disk_withdrawn(struct worker_disk *disk, const struct worker_session *session, uint64_t position);
+// What was taken back of the session's appends is off the disk: 0, or a negative errno.
+int worker_disk_withdrawn(struct worker_disk *disk, const struct worker_session *session);
 
 // sessions.c
 void worker_disk_session_name(uint64_t id, char out[WORKER_NAME_BYTES]);

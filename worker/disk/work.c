@@ -33,21 +33,26 @@ static bool catch_up_chunks(struct worker_disk *disk, int *why)
         if (chunk)
             worker_disk_consider(disk, chunk);
     }
+    disk->ahead = false;
     return true;
 }
 
+// One that waits for a chunk of its own keeps no other waiting.
 static bool catch_up_sessions(struct worker_disk *disk, int *why)
 {
-    while (disk->touched.n > 0) {
-        struct worker_session *session =
-            worker_map_get(disk->sessions, disk->touched.ids[disk->touched.n - 1]);
-        if (session && (*why = worker_disk_session_write(disk, session)) != 0)
-            return false;
-        if (session)
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < disk->touched.n; i++) {
+        struct worker_session *session = worker_map_get(disk->sessions, disk->touched.ids[i]);
+        int result = session ? worker_disk_session_write(disk, session) : 0;
+        if (result != 0) {
+            *why = result;
+            disk->touched.ids[left++] = disk->touched.ids[i];
+        } else if (session) {
             session->logged.listed = false;
-        disk->touched.n--;
+        }
     }
-    return true;
+    disk->touched.n = left;
+    return left == 0;
 }
 
 bool worker_disk_catch_up(struct worker_disk *disk)
