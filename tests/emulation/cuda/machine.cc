@@ -67,13 +67,14 @@ void emulated_machine::work()
     uint64_t seen = tickets;
     for (;;) {
         if (tried >= streams.size()) {
-            auto news = [&] { return tickets != seen; };
+            auto news = [&] { return tickets != seen || moved; };
             if (outside)
                 changed.wait_for(held, rounds++ < ROUNDS_SOON ? ASK_SOON : ASK_LATE, news);
             else
                 changed.wait(held, news);
             tried = 0;
             outside = false;
+            moved = false;
             seen = tickets;
             continue;
         }

@@ -40,6 +40,7 @@ struct emulated_machine {
     std::mutex lock; // of all that follows
     std::condition_variable changed;
     std::vector<std::unique_ptr<emulated_stream>> streams;
+    bool moved = false; // one was made or destroyed: the thread may have passed another over
     std::map<char *, size_t> device, pinned;
     size_t used = 0, memory = size_t{1} << 30;
     int devices = 1, driver = 13000, capability = 80;

@@ -32,6 +32,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int pri
     emulated_machine *m = emulated_the();
     std::lock_guard<std::mutex> held(m->lock);
     m->streams.push_back(std::make_unique<emulated_stream>());
+    m->moved = true;
     *stream = m->streams.back().get();
     (*stream)->priority = priority;
     return m->lost;
@@ -82,6 +83,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
         if (m->streams[i].get() == stream) {
             gone = std::move(m->streams[i]);
             m->streams.erase(m->streams.begin() + static_cast<long>(i));
+            m->moved = true;
             break;
         }
     }
