@@ -81,8 +81,8 @@ void banyan_shutdown(banyan_client *client)
     if (!client || atomic_exchange(&client->closing, true))
         return;
     common_loop_call_own(client->loop, close_channels, client);
-    common_loop_call_own(client->loop, nothing,
-                         NULL); // calls that began meanwhile have been refused, in the next turn
+    // Calls that began meanwhile have been refused, and are told so in the next turn.
+    common_loop_call_own(client->loop, nothing, NULL);
 }
 
 static void client_stop(struct banyan_client *client)

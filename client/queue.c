@@ -101,8 +101,8 @@ static void tell_again(void *arg)
 static void on_callback_done(struct client_attend *attend)
 {
     struct callback *told = client_attend_arg(attend), callback = *told;
-    if (common_loop_give_back(
-            callback.client->loop)) { // a caller's thread: what it has locked, a callback may want
+    // On a caller's thread: what that has locked, a callback may want.
+    if (common_loop_give_back(callback.client->loop)) {
         told->attend = attend;
         common_loop_mail(callback.client->loop, &told->mail, tell_again, told);
         return;

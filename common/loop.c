@@ -55,8 +55,8 @@ struct common_loop {
     struct common_deferred *held; // marked inside the handler that has entered, oldest first
     bool entered;
     atomic_bool stopping;
-    _Atomic(const char *)
-        owner;              // &thread_tag of the running thread; &starting; &lent; NULL while nobody runs it
+    // &thread_tag of the running thread; &starting; &lent; NULL while nobody runs it
+    _Atomic(const char *) owner;
     bool (*may)(void *arg); // be lent; NULL: never
     void *may_arg;
     pid_t pid;                 // of the process that it belongs to: a fork has no thread to give it back to
