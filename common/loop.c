@@ -234,8 +234,9 @@ static bool borrow(struct common_loop *loop, common_loop_fn fn, void *arg, const
     atomic_fetch_add(&loop->borrows, 1);
     loop->borrowed = true;
     loop->giving = false;
-    if (common_clock_ns() - loop->left_ns > UNSEEN_NS) // a link may have ended since
-        event_base_loop(loop->base, EVLOOP_NONBLOCK);
+    // A link may have ended since. Once: else it goes on for as long as there is mail, and what must not run here posts itself.
+    if (common_clock_ns() - loop->left_ns > UNSEEN_NS)
+        event_base_loop(loop->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
     common_loop_enter(loop);
     fn(arg);
     common_loop_leave(loop);

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -321,6 +322,50 @@ static void test_called_on_its_own_thread(void **state)
     pthread_join(thread, NULL); // it has been given back
 }
 
+static void on_poke(evutil_socket_t fd, short what, void *arg)
+{
+    uint64_t count;
+    (void)what, (void)arg;
+    if (read(fd, &count, sizeof count) == sizeof count)
+        common_loop_mail(loop, &told.mail, tell, &told);
+}
+
+static struct event *poke;
+
+static void poke_begin(void *arg)
+{
+    poke = event_new(common_loop_base(loop), *(int *)arg, EV_READ | EV_PERSIST, on_poke, NULL);
+    event_add(poke, NULL);
+}
+
+static void poke_end(void *arg)
+{
+    (void)arg;
+    event_free(poke);
+}
+
+// What a borrower must not run comes while it looks at the sockets before its own call: that look is one turn.
+static void test_given_back_before_it_begins(void **state)
+{
+    const uint64_t one = 1;
+    int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    (void)state;
+    common_loop_call(loop, poke_begin, &fd);
+    for (int i = 0; i < 50; i++) {
+        told = (struct told){0};
+        call();
+        call();
+        sleep_us(300); // longer than what has come may lie there unseen
+        assert_int_equal(write(fd, &one, sizeof one), sizeof one);
+        call();
+        while (!atomic_load(&told.over))
+            sleep_us(50);
+        assert_true(pthread_equal(told.at_last, own_thread));
+    }
+    common_loop_call(loop, poke_end, NULL);
+    close(fd);
+}
+
 // A fork has no thread to give it back to, and the sockets are its parent's.
 static void test_not_in_a_fork(void **state)
 {
@@ -348,6 +393,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stopped_while_borrowed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_called_on_its_own_thread, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_given_back_before_it_begins, setup, teardown),
         cmocka_unit_test_setup_teardown(test_not_in_a_fork, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
