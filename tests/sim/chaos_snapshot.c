@@ -30,8 +30,10 @@ void chaos_choose_snapshots(struct coordinator_options *options)
 
 // ---- what may be refused ----------------------------------------------------------------------------------
 
+// Time goes on while a snapshot is taken: copies may have been struck off since all of this was looked at last.
 bool chaos_snapshot_lost(const struct model *m)
 {
+    chaos_look_for_losses();
     return chaos_kills_excuse() || (m && m->lossy);
 }
 
