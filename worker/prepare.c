@@ -181,9 +181,14 @@ static enum common_code prepare_collect(struct prepare *p, struct worker_session
     for (size_t i = 0; i < p->reply.n_chunks; i++)
         freeze.holes = freeze.holes || !p->hashes[i];
     if (!worker_frozen_add(&session->frozen, p->worker->store, &freeze))
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "no room for another commit of this session: %u are under way",
-                                session->frozen.n);
+        return session->frozen.n == WORKER_FROZEN_MAX
+                   ? common_error_set(
+                         err, COMMON_RESOURCE_EXHAUSTED,
+                         "%u commits of this session are under way: wait until some are answered",
+                         session->frozen.n)
+                   : common_error_set(
+                         err, COMMON_RESOURCE_EXHAUSTED,
+                         "no memory to note a commit: free some, or raise the worker's --memory");
     for (uint32_t i = from; i < from + span; i++) {
         uint32_t row, count;
         worker_chunk_part(session->chunks[i].chunk, body->first, body->count, &row, &count);

@@ -15,6 +15,7 @@
 
 #include "common/clock.h"
 #include "tests/client/ctl_suite.h"
+#include "tests/common/group.h"
 
 // ---- tests -----------------------------------------------------------------------------------------------
 
@@ -453,5 +454,5 @@ int main(void)
         cmocka_unit_test_teardown(test_hello, ctl_clean_up),
         cmocka_unit_test_teardown(test_watching, ctl_clean_up),
     };
-    return cmocka_run_group_tests(tests, ctl_start, ctl_stop);
+    return group_run(tests, ctl_start, ctl_stop);
 }

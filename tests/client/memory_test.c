@@ -23,6 +23,7 @@
 
 #include "client/banyan.h"
 #include "proto/nng_door.h"
+#include "tests/common/group.h"
 #include "tests/harness/cluster.h"
 
 // ---- the allocator ----------------------------------------------------------------------------------------
@@ -337,5 +338,5 @@ int main(void)
         cmocka_unit_test(test_one_fails_stream),
         cmocka_unit_test(test_memory_is_gone),
     };
-    return cmocka_run_group_tests(tests, start_cluster, stop_cluster);
+    return group_run(tests, start_cluster, stop_cluster);
 }

@@ -16,6 +16,8 @@
 
 #include <cmocka.h>
 
+#include "tests/common/group.h"
+
 #define DAY_S 86400
 
 static char folder[] = "/tmp/banyan-pki-XXXXXX";
@@ -304,5 +306,5 @@ int main(void)
         cmocka_unit_test(files_are_ones_own_and_stay),
         cmocka_unit_test(files_of_certificates),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return group_run(tests, make_folder, remove_folder);
 }

@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "tests/common/group.h"
+
 static char dir[] = "/tmp/banyan-safetensors-XXXXXX";
 static char path[64];
 
@@ -143,5 +145,5 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_links_and_devices_stay),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return group_run(tests, set_up, tear_down);
 }

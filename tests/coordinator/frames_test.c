@@ -4,6 +4,8 @@
 
 #include <stdatomic.h>
 
+#include "tests/common/group.h"
+
 static struct harness_cluster *cluster;
 static banyan_client *client;
 
@@ -236,5 +238,5 @@ int main(void)
         cmocka_unit_test(a_giant_is_cut),
         cmocka_unit_test(small_ones_pass_giants),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return group_run(tests, start, stop);
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "tests/common/group.h"
 
 static struct harness_cluster *cluster;
 static banyan_client *client;
@@ -397,5 +398,5 @@ int main(void)
         cmocka_unit_test(a_worker_dies),
         cmocka_unit_test(a_worker_hangs),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return group_run(tests, start, stop);
 }

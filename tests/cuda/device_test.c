@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/common/group.h"
 #include "tests/cuda/device_cases.h"
 #include "tests/cuda/device_harness.h"
 
@@ -117,7 +118,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(cases_scales_of_any_size),
             cmocka_unit_test(nothing_is_left),
         };
-        return cmocka_run_group_tests(tests, open_device, close_device);
+        return group_run(tests, open_device, close_device);
     }
     if (!strcmp(argv[2], "latents")) {
         const struct CMUnitTest tests[] = {
@@ -128,7 +129,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(cases_latents_that_are_not_finite),
             cmocka_unit_test(nothing_is_left),
         };
-        return cmocka_run_group_tests(tests, open_device, close_device);
+        return group_run(tests, open_device, close_device);
     }
     if (!strcmp(argv[2], "persistent")) {
         const struct CMUnitTest tests[] = {
@@ -152,7 +153,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(cases_not_finite_flows_through),
             cmocka_unit_test(cases_vanished_rows),
         };
-        return cmocka_run_group_tests(tests, open_device, close_device);
+        return group_run(tests, open_device, close_device);
     }
     if (!strcmp(argv[2], "life")) {
         const struct CMUnitTest tests[] = {
@@ -166,12 +167,12 @@ int main(int argc, char **argv)
             cmocka_unit_test(cases_bandwidth),
             cmocka_unit_test(nothing_is_left),
         };
-        return cmocka_run_group_tests(tests, open_device, close_device);
+        return group_run(tests, open_device, close_device);
     }
     if (!strcmp(argv[2], "shrink")) {
         const struct CMUnitTest tests[] = {cmocka_unit_test(cases_workspace_shrinks)};
         return cmocka_run_group_tests(tests, NULL, NULL);
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(cases_fault_loses_the_device)};
-    return cmocka_run_group_tests(tests, open_device, NULL);
+    return group_run(tests, open_device, NULL);
 }

@@ -80,8 +80,8 @@ struct worker_session *session_of(struct process *p)
     return worker_map_get(&p->sessions, SESSION);
 }
 
-static enum common_code tell(struct process *p, uint64_t session, uint32_t chunks, uint64_t *lengths,
-                             uint64_t settled)
+static enum common_code tell(struct process *p, uint64_t session, uint64_t id, uint32_t chunks,
+                             uint64_t *lengths, uint64_t settled)
 {
     Banyan__Pb__LayoutSetRequest request = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
     Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
@@ -94,7 +94,7 @@ static enum common_code tell(struct process *p, uint64_t session, uint32_t chunk
     spec.chunk_tokens = TOKENS;
     for (uint32_t i = 0; i < chunks; i++) {
         entries[i] = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
-        entries[i].chunk = 100 + i;
+        entries[i].chunk = id + i;
         entries[i].first = (uint64_t)i * TOKENS;
         entries[i].compute = true;
         pointers[i] = &entries[i];
@@ -115,7 +115,12 @@ static enum common_code tell(struct process *p, uint64_t session, uint32_t chunk
 
 enum common_code tell_layout(struct process *p, uint64_t session, uint32_t chunks)
 {
-    return tell(p, session, chunks, NULL, 0);
+    return tell(p, session, 100, chunks, NULL, 0);
+}
+
+enum common_code tell_apart(struct process *p, uint64_t session, uint32_t chunks)
+{
+    return tell(p, session, 100 * session, chunks, NULL, 0);
 }
 
 void tell_settled(struct process *p, uint64_t length, uint64_t settled)
@@ -123,7 +128,7 @@ void tell_settled(struct process *p, uint64_t length, uint64_t settled)
     uint64_t lengths[LAYERS];
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         lengths[layer] = length;
-    if (tell(p, SESSION, CHUNKS, lengths, settled) != COMMON_OK)
+    if (tell(p, SESSION, 100, CHUNKS, lengths, settled) != COMMON_OK)
         fail_msg("%s", p->err.message);
 }
 

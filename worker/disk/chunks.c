@@ -29,11 +29,11 @@ int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk)
     char name[WORKER_NAME_BYTES];
     worker_name_log(chunk->id, name);
     chunk->keep.changed_ns = common_clock_ns();
-    if (disk->fsync == WORKER_FSYNC_ALWAYS)
-        return worker_disk_sync(disk, name);
     if (disk->fsync == WORKER_FSYNC_INTERVAL && !chunk->keep.unsynced)
         chunk->keep.unsynced = worker_ids_add(&disk->unsynced_chunks, chunk->id);
-    return 0;
+    bool now = disk->fsync == WORKER_FSYNC_ALWAYS ||
+               (disk->fsync == WORKER_FSYNC_INTERVAL && !chunk->keep.unsynced); // no memory to do it later
+    return now ? worker_disk_sync(disk, name) : 0;
 }
 
 static int sync_names(struct worker_disk *disk)
@@ -178,6 +178,7 @@ void worker_disk_later(struct worker_disk *disk, struct worker_chunk *chunk)
     chunk->keep.behind = true;
     if (!chunk->keep.retry)
         chunk->keep.retry = worker_ids_add(&disk->retry, chunk->id);
+    disk->unlisted |= !chunk->keep.retry;
 }
 
 // Ready for another record.

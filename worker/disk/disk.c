@@ -194,7 +194,8 @@ void worker_disk_close(struct worker_disk *disk)
     bool all = disk->state == WORKER_DISK_OPEN && worker_disk_catch_up(disk);
     if (disk->state == WORKER_DISK_OPEN && !all)
         common_log_warn("--store %s has not taken all that is to be kept", disk->path);
-    if (disk->state == WORKER_DISK_OPEN && disk->fsync == WORKER_FSYNC_INTERVAL && sync_all(disk) && all)
+    if (disk->state == WORKER_DISK_OPEN && disk->fsync == WORKER_FSYNC_INTERVAL && sync_all(disk) && all &&
+        !disk->astray)
         worker_disk_boot_close(disk);
     disk->state = WORKER_DISK_CLOSED;
 }

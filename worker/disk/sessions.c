@@ -71,17 +71,18 @@ int worker_disk_session_unsynced(struct worker_disk *disk, struct worker_session
 {
     char name[WORKER_NAME_BYTES];
     worker_disk_session_name(session->id, name);
-    if (disk->fsync == WORKER_FSYNC_ALWAYS)
-        return worker_disk_sync(disk, name);
     if (disk->fsync == WORKER_FSYNC_INTERVAL && !session->logged.unsynced)
         session->logged.unsynced = worker_ids_add(&disk->unsynced_sessions, session->id);
-    return 0;
+    bool now = disk->fsync == WORKER_FSYNC_ALWAYS || (disk->fsync == WORKER_FSYNC_INTERVAL &&
+                                                      !session->logged.unsynced); // no memory to do it later
+    return now ? worker_disk_sync(disk, name) : 0;
 }
 
 static void listed(struct worker_disk *disk, struct worker_session *session)
 {
     if (!session->logged.listed)
         session->logged.listed = worker_ids_add(&disk->touched, session->id);
+    disk->unlisted |= !session->logged.listed;
 }
 
 static void set_layout(struct worker_disk *disk, struct worker_session *session, bool lacks)
@@ -232,13 +233,14 @@ int worker_disk_session_write(struct worker_disk *disk, struct worker_session *s
 
 bool worker_disk_layouts_ready(struct worker_disk *disk, int *why)
 {
+    worker_disk_relist(disk);
     for (uint32_t i = 0; disk->layouts > 0 && i < disk->touched.n; i++) {
         struct worker_session *session = worker_map_get(disk->sessions, disk->touched.ids[i]);
         if (session && session->logged.layout && (*why = worker_disk_session_write(disk, session)) != 0)
             return false;
     }
     if (disk->layouts > 0)
-        *why = -ENOMEM; // there was no memory to note which
+        *why = -ENOMEM; // there is no memory to list which
     return disk->layouts == 0;
 }
 

@@ -55,6 +55,8 @@ struct worker_disk {
     uint64_t serial;              // of chunks' files
     // What is to be done: ids of chunks, and of sessions
     struct worker_ids retry, full, unsynced_chunks, touched, unsynced_sessions;
+    bool unlisted;    // there was no memory to list some: see worker_disk_relist
+    bool astray;      // what may not be on the disk yet is in no list of what is to be synced
     uint32_t layouts; // sessions whose chunks the files lack
     uint8_t *rows;    // room to read a chunk's rows into, rows_bytes
     uint64_t rows_bytes;
@@ -143,6 +145,9 @@ enum common_code worker_disk_work(struct worker_disk *disk,
 void worker_disk_rest(struct worker_disk *disk);             // ends both
 // Rows have come: where memory is nearly full, chunks that are full are sealed, so that they may leave it.
 void worker_disk_nudge(struct worker_disk *disk);
+// Lists again what the files lack, where there was no memory to: a session or a chunk that nobody remembers would be behind
+// for ever. `unlisted` stays where there still is none.
+void worker_disk_relist(struct worker_disk *disk);
 // Writes what the files lack. False: they do not take it.
 bool worker_disk_catch_up(struct worker_disk *disk);
 

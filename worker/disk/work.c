@@ -20,6 +20,23 @@
 
 // ---- what is behind -----------------------------------------------------------------------------
 
+void worker_disk_relist(struct worker_disk *disk)
+{
+    struct worker_chunk *chunk;
+    void *value;
+    if (!disk->unlisted)
+        return;
+    disk->unlisted = false;
+    for (size_t cursor = 0; worker_map_next(disk->sessions, &cursor, &value);) {
+        struct worker_session *session = value;
+        if (session->logged.touched || session->logged.layout || session->logged.anew)
+            worker_disk_touch(disk, session);
+    }
+    for (size_t cursor = 0; worker_store_next(disk->store, &cursor, &chunk);)
+        if (worker_chunk_keep(chunk)->behind)
+            worker_disk_later(disk, chunk);
+}
+
 static bool catch_up_chunks(struct worker_disk *disk, int *why)
 {
     while (disk->retry.n > 0) {
@@ -33,7 +50,7 @@ static bool catch_up_chunks(struct worker_disk *disk, int *why)
         if (chunk)
             worker_disk_consider(disk, chunk);
     }
-    disk->ahead = false;
+    disk->ahead &= disk->unlisted;
     return true;
 }
 
@@ -59,7 +76,13 @@ bool worker_disk_catch_up(struct worker_disk *disk)
 {
     struct common_error err;
     int why = 0;
-    if (!catch_up_sessions(disk, &why) || !catch_up_chunks(disk, &why)) {
+    worker_disk_relist(disk);
+    bool all = catch_up_sessions(disk, &why) && catch_up_chunks(disk, &why);
+    if (all && disk->unlisted) {
+        why = -ENOMEM;
+        all = false;
+    }
+    if (!all) {
         (void)worker_disk_refused(disk, why, &err);
         return false;
     }
@@ -468,9 +491,9 @@ void worker_disk_rest(struct worker_disk *disk)
     if (disk->sealing && disk->state == WORKER_DISK_OPEN)
         seal_end(disk);
     for (uint32_t i = 0; disk->syncing && i < disk->sync_chunks.n; i++) // whatever it has come to
-        (void)worker_ids_add(&disk->unsynced_chunks, disk->sync_chunks.ids[i]);
+        disk->astray |= !worker_ids_add(&disk->unsynced_chunks, disk->sync_chunks.ids[i]);
     for (uint32_t i = 0; disk->syncing && i < disk->sync_sessions.n; i++)
-        (void)worker_ids_add(&disk->unsynced_sessions, disk->sync_sessions.ids[i]);
+        disk->astray |= !worker_ids_add(&disk->unsynced_sessions, disk->sync_sessions.ids[i]);
     disk->sealing = disk->syncing = disk->scrubbing = false;
     if (disk->thread_files)
         disk->thread_files->ops->close(disk->thread_files);
