@@ -7,6 +7,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/move.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/returned.h"
 #include "coordinator/store/store.h"
 
 #define PAGE_CHUNKS 1024
@@ -54,7 +55,8 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
 void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
                                  struct coordinator_gather *gather)
 {
-    uint32_t most = s->layout.n + 1 + coordinator_moves_of(s) * COORDINATOR_MOVE_CHUNKS;
+    uint32_t most = s->layout.n + 1 + coordinator_moves_of(s) * COORDINATOR_MOVE_CHUNKS +
+                    coordinator_returned_chunks(s, w, NULL);
     const struct coordinator_chunk **mine = coordinator_alloc(most * sizeof(*mine));
     uint64_t *lengths = coordinator_alloc(s->spec->layers * sizeof(*lengths));
     const struct coordinator_chunk *copy = s->copy && coordinator_chunk_held_by(s->copy, w) ? s->copy : NULL;
@@ -64,7 +66,8 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
             mine[n++] = &s->layout.chunks[i];
     if (copy) // it may be durable already that this one takes the place of what it is copied from
         mine[n++] = copy;
-    uint32_t incoming = coordinator_moves_incoming(s, w, mine + n);
+    uint32_t incoming = coordinator_moves_incoming(s, w, mine + n); // some of them may be kept, too
+    incoming += coordinator_returned_chunks(s, w, mine + n + incoming);
     n += incoming;
     for (uint32_t l = 0; l < s->spec->layers; l++)
         lengths[l] = coordinator_rangeset_length(&s->layers[l]);

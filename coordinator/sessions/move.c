@@ -17,6 +17,7 @@
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
@@ -166,10 +167,13 @@ static void move_fail(struct coordinator_move *m, const char *why)
         coordinator_events_tell(told ? m->sessions->core->events : NULL, &event,
                                 "chunks do not move now: %s session=%016" PRIx64 " chunks=%u to=%s", why,
                                 m->session, m->n, m->to->name);
-    if (s && coordinator_session_has_member(s, m->to))
+    if (s && coordinator_session_has_member(s, m->to)) {
         coordinator_session_doubt(s, m->to);
-    else if (!m->sessions->core->stopping)
+    } else if (!m->sessions->core->stopping) {
+        if (s)
+            coordinator_returned_forget(s, m->to, NULL);
         coordinator_session_drop_at(m->sessions, m->session, m->to);
+    }
     move_over(m, 0);
 }
 
@@ -358,6 +362,16 @@ static void copied(void *arg, const struct proto_reply *reply)
 
 static void move_alone(void *arg, struct coordinator_session *s);
 
+// Nobody has lost anything by it: it was struck off long ago.
+static void returned_wrong(struct coordinator_move *m, const struct coordinator_chunk *chunk)
+{
+    common_log_warn("a copy that a worker came back with is not what was sealed, and does not count "
+                    "worker=%s session=%016" PRIx64 " chunk=%" PRIu64,
+                    m->to->name, m->session, chunk->id);
+    coordinator_returned_forget(m->s, m->to, chunk);
+    move_fail(m, "a copy is not what was sealed");
+}
+
 // The rows of a sealed chunk have come: each piece was what the sender's memory has, and that may be wrong.
 static void compared(void *arg, const struct proto_reply *reply)
 {
@@ -373,6 +387,9 @@ static void compared(void *arg, const struct proto_reply *reply)
         copy_next(m);
     } else if (reply->code != COMMON_OK) {
         move_fail(m, reply->text);
+    } else if (((const Banyan__Pb__ChunkSumReply *)reply->message->body)->seal != chunk->seal &&
+               m->items[m->at].returned) {
+        returned_wrong(m, chunk);
     } else if (((const Banyan__Pb__ChunkSumReply *)reply->message->body)->seal != chunk->seal) {
         coordinator_session_tell(s, COPY_CORRUPT, ERROR,
                                  "a copy is not what was sealed, and does not count: its source is looked at "
@@ -416,7 +433,8 @@ static void copy_next(struct coordinator_move *m)
             m->layer = 0;
             m->position = 0;
             m->to->sums++;
-            coordinator_seal_call(s, chunk, m->to, 0, true, compared, m);
+            coordinator_seal_call(s, chunk, m->to, m->items[m->at].returned ? chunk->seal : 0, true, compared,
+                                  m);
             return;
         }
     }
@@ -483,6 +501,7 @@ static void stored(void *arg, enum common_code code, const char *text)
         chunk.gone |= (uint8_t)(gone << (coordinator_chunk_copies(&chunk) - 1));
         if (!coordinator_session_put_chunk(s, &chunk))
             abort(); // there was one in its place
+        m->sessions->moves.returned += m->items[i].returned;
     }
     coordinator_session_add_member(s, m->to);
     coordinator_session_raise_epoch(s, "chunks have a copy more");

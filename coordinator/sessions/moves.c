@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sessions/moves.h"
+#include "coordinator/sessions/returned.h"
 
 #include <inttypes.h>
 
@@ -74,7 +75,11 @@ static void choose_item(struct choice *c, const struct coordinator_chunk *chunk,
                         struct coordinator_worker *replaces)
 {
     uint64_t bytes = coordinator_session_chunk_bytes(c->s), room = coordinator_session_chunk_room(c->s);
-    uint32_t to = choose_target(c, chunk, replaces);
+    const struct coordinator_worker *back = replaces ? NULL : coordinator_returned_holder(c->s, chunk);
+    uint32_t to = back ? candidate_of(c, back) : UINT32_MAX;
+    bool returned = to != UINT32_MAX;
+    if (!returned)
+        to = choose_target(c, chunk, replaces);
     if (to == UINT32_MAX || c->active[to]->moves >= WORKER_MOVES_MAX ||
         !coordinator_chunk_may_move(c->s, chunk, c->active[to], replaces)) {
         c->refused = true;
@@ -83,7 +88,8 @@ static void choose_item(struct choice *c, const struct coordinator_chunk *chunk,
     if (c->to && c->to != c->active[to])
         return; // the next move's
     c->to = c->active[to];
-    c->items[c->n_items++] = (struct coordinator_move_item){.index = chunk->index, .replaces = replaces};
+    c->items[c->n_items++] =
+        (struct coordinator_move_item){.index = chunk->index, .replaces = replaces, .returned = returned};
     struct coordinator_candidate *candidate = &c->candidates[to];
     candidate->free_bytes -= room < candidate->free_bytes ? room : candidate->free_bytes;
     candidate->load_bytes += bytes;

@@ -13,6 +13,7 @@
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/quarantine_service.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/sessions/visit.h"
 #include "coordinator/store/store.h"
@@ -294,7 +295,8 @@ static void take_session(struct coordinator_visit *v, const Banyan__Pb__Inventor
         return;
     if (!member && v->one)
         return; // deleted meanwhile: it is told so by whoever deletes
-    if (!member) {
+    bool kept = s && !v->one && coordinator_returned_note(s, w, held);
+    if (!member && !kept) {
         if (v->n_unknown && v->unknown[v->n_unknown - 1] == held->session)
             return; // goes on from the page before
         if (v->n_unknown == v->unknown_cap) {
@@ -308,7 +310,8 @@ static void take_session(struct coordinator_visit *v, const Banyan__Pb__Inventor
         v->unknown[v->n_unknown++] = held->session;
         return;
     }
-    learn(v, s, held);
+    if (member)
+        learn(v, s, held);
 }
 
 static void ask_page(struct coordinator_visit *v, const Banyan__Pb__InventoryReply *before);

@@ -22,11 +22,20 @@ bool coordinator_recovering(const struct coordinator_session *s)
     return coordinator_presence_patience(&core->presence, core->started_ns, RECOVERY_NS, now) > 0;
 }
 
+// It has waited long enough: who has not come is struck off, and the others say once more what they have. What of it is
+// known meanwhile is less than there is.
+static bool is_learning(struct coordinator_session *s)
+{
+    (void)coordinator_session_has_missing(s); // its counts are those of now
+    return s->unknown && !s->sessions->core->stopping &&
+           (s->awaited || s->repairing || s->state == COORDINATOR_SESSION_RELAYOUT);
+}
+
 bool coordinator_park(struct coordinator_session *s, struct proto_request *request,
                       coordinator_handle_fn handle, void *arg)
 {
     struct coordinator_sessions *sessions = s->sessions;
-    if (!coordinator_recovering(s))
+    if (!coordinator_recovering(s) && !is_learning(s))
         return false;
     struct coordinator_parked *parked = coordinator_alloc(sizeof(*parked));
     *parked = (struct coordinator_parked){.request = request, .handle = handle, .arg = arg};

@@ -13,6 +13,7 @@
 #include "coordinator/machine.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
@@ -108,7 +109,7 @@ static bool stays(const struct coordinator_session *s)
 bool coordinator_chunk_may_check(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
 {
     return stays(s) && !s->withheld && !s->broken && !s->sessions->core->stopping && chunk->ready &&
-           !chunk->lost && !chunk->checking &&
+           !chunk->lost && !chunk->checking && !coordinator_returned_holder(s, chunk) &&
            (chunk->seal ? coordinator_session_chunk_usable(chunk) : may_seal(s, chunk));
 }
 

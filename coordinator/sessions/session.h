@@ -112,8 +112,9 @@ struct coordinator_session {
         *named; // [spec->layers] what holders say after a restart (named.h); NULL: nothing
     struct coordinator_worker **members; // [n_members]
     uint32_t n_members;
-    struct coordinator_plan *plan;  // a reference; NULL: to be made from the members that are ACTIVE
-    struct coordinator_move *moves; // under way (move.h): a list
+    struct coordinator_plan *plan;         // a reference; NULL: to be made from the members that are ACTIVE
+    struct coordinator_move *moves;        // under way (move.h): a list
+    struct coordinator_returned *returned; // copies that workers have come back with (returned.h): a list
     uint64_t spread_seen; // cluster.speeds when it was looked at who serves (spread.h), or COORDINATOR_UNEVEN
     bool wished;          // a balance wants chunks of it elsewhere
     uint64_t move_again_ns;               // none is begun before: the last one failed

@@ -21,6 +21,7 @@
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/reshape.h"
+#include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/scrub.h"
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota.h"
@@ -286,6 +287,7 @@ void coordinator_session_destroy(struct coordinator_session *s)
     coordinator_session_set_state(s, COORDINATOR_SESSION_GONE);
     coordinator_repairs_session_gone(s);
     coordinator_moves_session_gone(s);
+    coordinator_returned_session_gone(s);
     if (s->name[0])
         name_leave(s);
     coordinator_key_leave(s);
@@ -458,6 +460,7 @@ void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t n
     coordinator_reconciles_tick(sessions, now_ns);
     coordinator_failovers_tick(sessions);
     coordinator_droppings_tick(sessions);
+    coordinator_returned_tick(sessions);
     coordinator_moves_tick(sessions);
     coordinator_drains_tick(sessions);
     coordinator_conditions_tick(sessions);

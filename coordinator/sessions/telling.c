@@ -5,6 +5,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/failover.h"
+#include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 #include "proto/status.h"
@@ -23,7 +24,7 @@ void coordinator_telling_begin(struct coordinator_telling *telling, const struct
 
 // ---- layout -------------------------------------------------------------------------------------
 
-// The next chunk that the worker holds, in order of position. A copy under way comes behind what it is copied from: it
+// The next chunk that the worker holds or keeps (returned.h), in order of position. A copy under way comes behind what it is copied from: it
 // may be durable already that it takes its place.
 static const struct coordinator_chunk *chunk_next(const struct coordinator_session *s,
                                                   const struct coordinator_worker *w, uint64_t *cursor)
@@ -42,7 +43,7 @@ static const struct coordinator_chunk *chunk_next(const struct coordinator_sessi
             return NULL;
         const struct coordinator_chunk *chunk = &s->layout.chunks[at];
         *cursor = 2 * (uint64_t)chunk->index + 1;
-        if (coordinator_chunk_held_by(chunk, w))
+        if (coordinator_chunk_held_by(chunk, w) || coordinator_returned_has(s, w, chunk))
             return chunk;
     }
 }
@@ -77,8 +78,9 @@ static void tell_layout(struct coordinator_telling *t, struct coordinator_sessio
         out->first = (uint64_t)chunk->index * s->spec->chunk_tokens;
         out->copy = chunk == s->copy;
         out->compute = !out->copy && chunk->holder == w;
+        out->incoming = !out->copy && !coordinator_chunk_held_by(chunk, w);
         pointers[m.n_chunks++] = out;
-        t->holds = t->holds || chunk != s->copy;
+        t->holds = t->holds || (chunk != s->copy && !out->incoming);
     }
     uint64_t ahead = t->cursor;
     m.more = chunk_next(s, w, &ahead) != NULL;

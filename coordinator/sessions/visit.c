@@ -9,7 +9,9 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 
@@ -185,6 +187,11 @@ static void tell_settled(struct coordinator_visit *v)
     free(except);
 }
 
+static bool is_part_of(const struct coordinator_session *s, const struct coordinator_worker *w)
+{
+    return coordinator_session_has_member(s, w) || coordinator_returned_any(s, w);
+}
+
 // The next session that it holds and should not.
 static void tell_drop(struct coordinator_visit *v)
 {
@@ -194,15 +201,15 @@ static void tell_drop(struct coordinator_visit *v)
     m.life = coordinator_store_life(v->sessions->store);
     m.claim = true;
     const struct coordinator_session *s = coordinator_session_any(v->sessions, m.session);
-    if (s && coordinator_session_has_member(s, v->w))
-        return; // it has become a member since
+    if (s && is_part_of(s, v->w))
+        return; // it has become a member since, or a later page named what it keeps
     v->in_flight++;
     coordinator_worker_call(v->w, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base, call_told, v);
 }
 
 bool coordinator_visit_tells(const struct coordinator_visit *v, const struct coordinator_session *s)
 {
-    return s && (!v->again || s->dirtied > v->since) && coordinator_session_has_member(s, v->w) &&
+    return s && (!v->again || s->dirtied > v->since) && is_part_of(s, v->w) &&
            !coordinator_quarantine_has(&v->w->quarantine, s->id);
 }
 
@@ -222,6 +229,26 @@ static bool next_session(struct coordinator_visit *v)
     if (s)
         coordinator_telling_begin(&v->telling, s);
     return s != NULL;
+}
+
+// Who is no member is dirty only if we say so.
+static void told_half(struct coordinator_visit *v)
+{
+    struct coordinator_session *s = coordinator_session_any(v->sessions, v->telling.session);
+    if (s && coordinator_returned_any(s, v->w))
+        coordinator_session_dirty(s, v->w);
+}
+
+// It has not taken what it was told. Who is a member is told again; of another one nobody knows what it has now.
+static void not_taken(struct coordinator_visit *v, struct coordinator_session *s)
+{
+    struct coordinator_worker *w = v->w;
+    if (coordinator_session_has_member(s, w)) {
+        coordinator_session_doubt(s, w);
+    } else if (coordinator_returned_any(s, w)) {
+        coordinator_returned_forget(s, w, NULL);
+        coordinator_session_drop_at(s->sessions, s->id, w);
+    }
 }
 
 // Makes one call. False: all has been told.
@@ -247,6 +274,8 @@ static bool tell_one(struct coordinator_visit *v)
         // Told again: a worker that is JOINING is dirty by then.
         if (told == COORDINATOR_TOLD_CHANGED && v->one)
             coordinator_visit_note(v, COMMON_ABORTED, "the session has changed meanwhile");
+        else if (told == COORDINATOR_TOLD_CHANGED)
+            told_half(v);
     } while (next_session(v));
     return false;
 }
@@ -265,8 +294,8 @@ static void visit_succeed(struct coordinator_visit *v)
     coordinator_worker_set_state(w, COORDINATOR_WORKER_ACTIVE);
     for (uint32_t i = 0; i < v->n_refused; i++) {
         struct coordinator_session *s = coordinator_session_any(sessions, v->refused[i]);
-        if (s && coordinator_session_has_member(s, w))
-            coordinator_session_doubt(s, w);
+        if (s)
+            not_taken(v, s);
     }
     for (uint32_t i = 0; i < sessions->n_slots; i++) {
         struct coordinator_session *s = sessions->slots[i];

@@ -133,9 +133,60 @@ static void a_killed_holder(void **state)
     }
 }
 
+static uint64_t unsealed(const struct stepping *s)
+{
+    banyan_scrub info;
+    OK(banyan_get_scrub(s->client, banyan_session_id(s->session), &info, ERR));
+    return info.unsealed;
+}
+
+static banyan_cluster_info cluster_of(const struct stepping *s)
+{
+    banyan_cluster_info info;
+    OK(banyan_cluster_get_info(s->client, &info, ERR));
+    banyan_cluster_info_free(&info);
+    return info; // its numbers
+}
+
+// It was given up, and has not ended: what it has of sealed chunks counts again, and does not travel. The other one may go.
+static void a_holder_that_was_stopped(void **state)
+{
+    (void)state;
+    static const char *const beat[] = {"--heartbeat", "500ms", NULL};
+    struct harness_cluster *cluster =
+        support_start(&(struct harness_options){.workers = 2, .coordinator_args = beat});
+    struct stepping s = {.client = support_connect(cluster, "tcp")};
+    uint64_t token = 2 * 2 * 32 * sizeof(float);
+    context_init(&s.context, &spec, ROOM);
+    context_random(&s.context, 0, ROOM, 7);
+    OK(banyan_session_create(s.client, &spec, NULL, &s.session, ERR));
+    while (s.length < ATTACHED) // not attached: what a ticket is good for does not move
+        step_once(&s, true);
+    EVENTUALLY(60, unsealed(&s) == 0);
+    for (uint32_t victim = 0; victim < 2; victim++) {
+        uint64_t before = cluster_of(&s).moved_bytes, sealed = s.length / 32 * 32;
+        harness_cluster_signal(cluster, victim, SIGSTOP);
+        EVENTUALLY(60, cluster_of(&s).thin_chunks > 0);
+        for (int i = 0; i < 10; i++)
+            step_once(&s, i % 2);
+        harness_cluster_signal(cluster, victim, SIGCONT);
+        EVENTUALLY(60, cluster_of(&s).thin_chunks == 0 && cluster_of(&s).moves == 0);
+        state_is(&s, "active");
+        assert_true(cluster_of(&s).moved_bytes - before <= (s.length - sealed) * token);
+        EVENTUALLY(60, unsealed(&s) == 0);
+    }
+    harness_cluster_signal(cluster, 0, SIGKILL);
+    for (int i = 0; i < 20; i++)
+        step_once(&s, i % 2);
+    support_drop(s.session, &s.context);
+    banyan_disconnect(s.client);
+    support_stop(cluster);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_many_as_there_are_hosts),
-                                       cmocka_unit_test(a_killed_holder)};
+                                       cmocka_unit_test(a_killed_holder),
+                                       cmocka_unit_test(a_holder_that_was_stopped)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,7 @@ static void choose_masks(uint64_t seed)
 
 // What has happened in all seeds, so that it can be seen that it does. In memory that they share.
 struct happened {
-    uint64_t verdicts, spreads, relieved;
+    uint64_t verdicts, spreads, relieved, returned;
     uint64_t joined, copies_at_joined; // workers; chunks that they held at the end of the faults
     struct snapshots snapshots;
 };
@@ -91,12 +91,15 @@ static void count_what_happened(void)
         return;
     struct happened now = {.verdicts = c->cluster.slow_verdicts,
                            .spreads = c->sessions.spread_sessions,
-                           .relieved = c->sessions.moves.relieved};
-    if (now.verdicts < last.verdicts || now.spreads < last.spreads || now.relieved < last.relieved)
+                           .relieved = c->sessions.moves.relieved,
+                           .returned = c->sessions.moves.returned};
+    if (now.verdicts < last.verdicts || now.spreads < last.spreads || now.relieved < last.relieved ||
+        now.returned < last.returned)
         last = (struct happened){0};
     total->verdicts += now.verdicts - last.verdicts;
     total->spreads += now.spreads - last.spreads;
     total->relieved += now.relieved - last.relieved;
+    total->returned += now.returned - last.returned;
     last = now;
 }
 
@@ -307,6 +310,7 @@ int main(int argc, char **argv)
     printf("workers found slow: %" PRIu64 ", sessions served by others for it or for new copies: %" PRIu64
            ", times that slow workers gave chunks away: %" PRIu64 "\n",
            total->verdicts, total->spreads, total->relieved);
+    printf("copies that workers came back with, and that count again: %" PRIu64 "\n", total->returned);
     printf("workers that joined: %" PRIu64 ", chunks that they held when the faults ended: %" PRIu64 "\n",
            total->joined, total->copies_at_joined);
     printf("snapshots taken: %u, refused: %u, restored: %u, clients that died meanwhile: %u\n",

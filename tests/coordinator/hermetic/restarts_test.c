@@ -362,6 +362,29 @@ static void a_truncate_that_was_given_up_does_not_come_later(void **state)
     sim_cluster_free(cluster);
 }
 
+// A holder does not come back after a restart. Whoever asks how long the session is, at whatever moment, hears of all that
+// was acknowledged: what the others have said once does not count before they have said so without that one.
+static void a_length_is_never_short(void **state)
+{
+    (void)state;
+    for (uint32_t moment = 0; moment < 120; moment++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        struct common_error err;
+        uint64_t session = filled_of(cluster, 2, 40);
+        sim_worker_kill(cluster->workers[moment % 2]);
+        sim_coordinator_kill(cluster);
+        assert_int_equal(sim_coordinator_start(cluster, &err), COMMON_OK);
+        sim_advance(4990 * COMMON_NS_PER_MS + moment * 5 * COMMON_NS_PER_MS);
+        for (uint32_t i = 0; i < 60; i++) {
+            struct sim_call *info = sim_info(cluster->client, session);
+            OK(info);
+            assert_int_equal(info->length, 40);
+            sim_advance(50 * COMMON_NS_PER_US);
+        }
+        sim_cluster_free(cluster);
+    }
+}
+
 static void a_seed_gives_the_same_run(void **state)
 {
     (void)state;
@@ -383,6 +406,7 @@ int hermetic_restarts(void)
         cmocka_unit_test(power_is_lost_at_all_holders),
         cmocka_unit_test(calls_that_wait_for_a_holder_keep_their_order),
         cmocka_unit_test(a_truncate_that_was_given_up_does_not_come_later),
+        cmocka_unit_test(a_length_is_never_short),
         cmocka_unit_test(a_seed_gives_the_same_run),
     };
     return cmocka_run_group_tests_name("restarts", tests, NULL, NULL);
