@@ -127,7 +127,8 @@ struct chaos {
     uint32_t replicas;      // of all sessions
     bool cold;              // and much of it in files alone
     bool stored;            // workers keep what they hold in files: those that are killed lose nothing
-    struct model models[SESSIONS + STRANGERS + 3 * SNAPSHOTS];
+    struct model models[SESSIONS + STRANGERS + NAMES + 3 * SNAPSHOTS];
+    bool ending; // each name's stranger has room now, however many there were
     struct name names[NAMES + 1];
     uint32_t making;                        // creations and forks under way
     uint32_t n_models, n_ops, kills, lives; // lives: of the coordinator

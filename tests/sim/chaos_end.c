@@ -230,6 +230,7 @@ static void copies_are_restored(void)
 
 void chaos_end(void)
 {
+    chaos.ending = true;
     all_calls_end();
     chaos_snapshot_over();
     for (uint32_t i = 0; i < chaos.n_clients; i++)

@@ -150,7 +150,8 @@ static void found_stranger(const struct op *op)
     struct name *name = &chaos.names[op->name];
     if (!op->rivals)
         chaos_violated(op, "a name has a session that nobody made");
-    if (!name->orphans || name->under_way || chaos.n_models >= SESSIONS + STRANGERS || chaos.n_ops + 1 >= OPS)
+    uint32_t room = SESSIONS + STRANGERS + (chaos.ending ? NAMES : 0);
+    if (!name->orphans || name->under_way || chaos.n_models >= room || chaos.n_ops + 1 >= OPS)
         return;
     name->orphans--;
     struct model *m = chaos_model_new(op->call->session, op->call->incarnation);
