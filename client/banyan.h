@@ -237,7 +237,8 @@ typedef struct banyan_hole { // tokens of a layer that are not committed, below 
 } banyan_hole;
 
 typedef struct banyan_session_info {
-    // length: of the shortest layer that has K and V of its own
+    // length: of the shortest layer that has K and V of its own. Where state is "unavailable" there may be more: nobody
+    // knows what workers that are away were given last, when the coordinator was started since
     uint64_t id, incarnation, epoch, chunks, bytes, length, steps, idle_ns;
     char name[129], state[16];
     uint32_t n_layers;

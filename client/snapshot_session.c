@@ -63,6 +63,16 @@ static bool has_gone_on(const banyan_error *error)
            strcmp(error->reason, "FORGOTTEN") == 0;
 }
 
+// All up to that length is there, and workers that are away, or were lost, had more: nobody knows how much.
+static banyan_code lacks_rows(const banyan_session_info *info, banyan_error *why)
+{
+    return client_error_set(why, BANYAN_UNAVAILABLE,
+                            "the session may have more than %" PRIu64
+                            " tokens, at workers that are away: wait for them. If they are lost for good, "
+                            "truncate the session to what is left, and take the snapshot then",
+                            info->length);
+}
+
 // Nobody will read it. One that cannot be deleted now goes by itself.
 static void forsake(banyan_session *pinned)
 {
@@ -85,7 +95,9 @@ banyan_code snapshot_pin(banyan_session *session, uint64_t ttl_ns, uint64_t numb
         snprintf(name, sizeof name, "snapshot-of-0x%016" PRIx64 "-%" PRIu64 "-%d", found.id, number, i);
         code = banyan_session_pin(session, found.length, ttl_ns, name, &pinned, &why);
         bool made = code == BANYAN_OK;
-        if (made)
+        if (made && strcmp(found.state, "unavailable") == 0)
+            code = lacks_rows(&found, &why);
+        if (made && code == BANYAN_OK)
             code = floor_of(pinned, &found.forgotten, &why);
         if (code == BANYAN_OK) {
             *out = pinned;

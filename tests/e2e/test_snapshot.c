@@ -518,6 +518,53 @@ static void interrupted(void **state)
 }
 
 // A pin goes by itself.
+// A coordinator that has started anew does not know what a worker that is away was given last: no snapshot without that.
+static void more_is_away(void **state)
+{
+    (void)state;
+    static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
+    struct harness_cluster *cluster =
+        support_start(&(struct harness_options){.workers = 2, .worker_args = same_speed});
+    banyan_client *client = support_connect(cluster, "tcp");
+    banyan_spec spec = stepped_spec;
+    banyan_session *session;
+    struct context c;
+    uint32_t said = 0;
+    spec.members = 2;
+    spec.replicas = 1;
+    context_init(&c, &spec, 128);
+    context_random(&c, 0, 128, 9);
+    OK(banyan_session_create(client, &spec, NULL, &session, ERR));
+    for (uint64_t at = 0; at < 128; at += 32)
+        for (uint32_t l = 0; l < 2; l++) {
+            struct step step = {
+                .session = session, .layer = l, .first = at, .rows = 32, .timeout_ns = LONG_NS};
+            step_append(&step, &c);
+            OK(step_run(client, &step));
+            step_free(&step);
+        }
+    for (uint32_t victim = 0; victim < 2; victim++) { // one holds the first tokens, the other one later ones
+        harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGKILL);
+        harness_cluster_signal(cluster, victim, SIGSTOP);
+        assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
+        char line[320];
+        snprintf(line, sizeof line, "session snapshot 0x%016" PRIx64 " %%s", banyan_session_id(session));
+        struct harness_output output = banyanctl_run(cluster, line, path_of("away"));
+        assert_int_not_equal(output.exit_code, 0);
+        said += strstr(output.err, "may have more than 32 tokens") != NULL;
+        assert_int_not_equal(access(path_of("away"), F_OK), 0);
+        harness_output_free(&output);
+        harness_cluster_signal(cluster, victim, SIGCONT);
+        EVENTUALLY(60, length_of(session) == 128);
+    }
+    assert_int_equal(said, 1);
+    banyanctl_snapshot(cluster, session, "", path_of("away"));
+    support_remove_folder(path_of("away"));
+    support_drop(session, &c);
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
 static void a_pin_does_not_stay(void **state)
 {
     (void)state;
@@ -541,7 +588,7 @@ int main(void)
         cmocka_unit_test(every_type),          cmocka_unit_test(layers_that_differ),
         cmocka_unit_test(while_it_is_stepped), cmocka_unit_test(a_worker_is_killed),
         cmocka_unit_test(damage_is_named),     cmocka_unit_test(interrupted),
-        cmocka_unit_test(a_pin_does_not_stay),
+        cmocka_unit_test(a_pin_does_not_stay), cmocka_unit_test(more_is_away),
     };
     snprintf(scratch, sizeof scratch, "/tmp/banyan-snapshot.XXXXXX");
     assert_non_null(mkdtemp(scratch));
