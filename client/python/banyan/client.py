@@ -19,7 +19,7 @@ from . import arrays, programs
 from . import info as infos
 from . import spec as specs
 from ._abi import ffi, lib
-from .errors import BanyanError, Closed, DeadlineExceeded, FailedPrecondition, InvalidArgument, from_c, raise_c
+from .errors import BanyanError, Closed, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable, from_c, raise_c
 from .guard import Guard
 from .items import Answer, Call, Item
 from .spec import Spec
@@ -616,10 +616,16 @@ class Session:
         self._call(lib.banyan_session_truncate, self._c, length)
 
     def fork(self, length: int | None = None, name: str | None = None) -> Session:
-        """A new session with the first `length` tokens (None: all that every layer has); full chunks are shared."""
+        """A new session with the first `length` tokens (None: all that every layer has); full chunks are shared.
+
+        With None: Unavailable where workers of the session are away, and nobody knows what they were given last.
+        """
         out = ffi.new("banyan_session **")
         if length is None:
-            length = self.info().length
+            info = self.info()
+            if info.state == "unavailable":
+                raise Unavailable(f"the session may have more than {info.length} tokens, at workers that are away: give a length")
+            length = info.length
         self._call(lib.banyan_session_fork, self._c, length, _name(name), out)
         return Session(self.client, out[0])
 

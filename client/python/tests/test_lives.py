@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 import numpy as np
 import pytest
 from reference import attend
-from sessions import filled, queries
+from sessions import SPEC, context, filled, queries
 
 import banyan
 from banyan import Item
@@ -222,6 +223,23 @@ def test_a_coordinator_that_goes_and_comes_back(rng):
         cluster.start_coordinator()
         q = queries(rng, 1)
         np.testing.assert_allclose(session.attend(0, 99, q).o, attend(q, k, v, 99)[0], atol=2e-6)
+
+
+def test_a_fork_of_all_while_a_worker_is_away(rng):
+    spec = dataclasses.replace(SPEC, members=2, replicas=1)
+    with banyan.local_cluster(workers=2, memory="64M", threads=1) as cluster, cluster.connect(timeout=30) as client:
+        session = client.create(spec)
+        k, v = context(rng, 96, spec)
+        for at in range(0, 96, 32):
+            for layer in range(spec.layers):
+                session.attend(layer, at, queries(rng, 32, spec), k=k[at : at + 32], v=v[at : at + 32])
+        cluster.kill("coordinator")
+        cluster.kill("worker-1")
+        cluster.start_coordinator()
+        with pytest.raises(banyan.Unavailable):
+            session.fork()
+        with pytest.raises(banyan.BanyanError):
+            session.fork(96)
 
 
 def test_a_cluster_that_cannot_start(tmp_path, monkeypatch):
