@@ -181,11 +181,25 @@ void coordinator_returned_forget(struct coordinator_session *s, const struct coo
         returned_free(s, r);
 }
 
+// It is a holder of all of them: there is nothing to tell.
+static bool is_holder(const struct coordinator_session *s, const struct coordinator_returned *r)
+{
+    for (uint32_t i = 0; i < r->n; i++) {
+        const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, r->chunks[i].index);
+        if (!chunk || chunk->id != r->chunks[i].id || !coordinator_chunk_held_by(chunk, r->w))
+            return false;
+    }
+    return true;
+}
+
 // It is told what it holds, which is without them.
 static void let_go(struct coordinator_session *s, struct coordinator_returned *r)
 {
     struct coordinator_worker *w = r->w;
+    bool holds = is_holder(s, r);
     returned_free(s, r);
+    if (holds)
+        return;
     if (coordinator_session_has_member(s, w))
         coordinator_session_doubt(s, w);
     else
