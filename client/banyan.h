@@ -237,8 +237,7 @@ typedef struct banyan_hole { // tokens of a layer that are not committed, below 
 } banyan_hole;
 
 typedef struct banyan_session_info {
-    // length: of the shortest layer that has K and V of its own. Where state is "unavailable" there may be more: nobody
-    // knows what workers that are away were given last, when the coordinator was started since
+    // length: of the shortest layer that has K and V of its own
     uint64_t id, incarnation, epoch, chunks, bytes, length, steps, idle_ns;
     char name[129], state[16];
     uint32_t n_layers;
@@ -252,6 +251,9 @@ typedef struct banyan_session_info {
     uint32_t n_holes;
     banyan_hole *holes; // [n_holes] by layer, ascending; of very many the first ones
     char tenant[65];    // whose it is; "": said to operators and admins only
+    // Chunks of which nobody knows what was appended last: their workers have been away since the coordinator's start. There
+    // may be more tokens than `length`
+    uint64_t unknown_chunks;
 } banyan_session_info;
 // A hold remembers the history (incarnation) it has seen. When somebody else truncates the session, calls of
 // this hold are refused with ABORTED until it asks for the state with this.

@@ -142,6 +142,7 @@ enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
     json_object_set_new(record, "layer_lengths", lengths);
     json_object_set_new(record, "forgotten", ctl_json_u64(info.forgotten));
     json_object_set_new(record, "layer_forgotten", forgotten);
+    json_object_set_new(record, "unknown_chunks", ctl_json_u64(info.unknown_chunks));
     if (!ctl->json && !spec->forget) {
         json_object_del(record, "forget");
         json_object_del(record, "layer_forgotten");

@@ -95,7 +95,7 @@ banyan_code snapshot_pin(banyan_session *session, uint64_t ttl_ns, uint64_t numb
         snprintf(name, sizeof name, "snapshot-of-0x%016" PRIx64 "-%" PRIu64 "-%d", found.id, number, i);
         code = banyan_session_pin(session, found.length, ttl_ns, name, &pinned, &why);
         bool made = code == BANYAN_OK;
-        if (made && strcmp(found.state, "unavailable") == 0)
+        if (made && found.unknown_chunks > 0)
             code = lacks_rows(&found, &why);
         if (made && code == BANYAN_OK)
             code = floor_of(pinned, &found.forgotten, &why);

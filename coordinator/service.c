@@ -223,7 +223,8 @@ static void fill_info(struct info *out, struct coordinator_session *s, const str
         out->m.bytes += coordinator_session_held(s, l) * (layer.k_row + layer.v_row);
     }
     out->m.length = coordinator_session_length(s);
-    out->m.state = (char *)coordinator_session_state_text(s);
+    out->m.state = (char *)coordinator_session_state_text(s); // counts
+    out->m.unknown_chunks = s->unknown;
     out->m.steps = s->steps;
     if (coordinator_shows_workers(who)) {
         out->m.tenant = (char *)coordinator_tenant_name(&c->tenants, s->tenant);

@@ -8,6 +8,7 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/move.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 
@@ -65,6 +66,9 @@ static void dropping_answered(void *arg, const struct proto_reply *reply)
 
 static void dropping_send(struct dropping *d)
 {
+    struct coordinator_session *s = coordinator_session_any(d->sessions, d->session);
+    if (s)
+        coordinator_moves_dropped(s, d->w);
     Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
     m.term = d->sessions->core->term;
     m.session = d->session;

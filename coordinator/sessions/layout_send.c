@@ -52,6 +52,22 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
     } while (sent < message->n);
 }
 
+// What the worker keeps (returned.h) and no move brings there yet: no chunk is named twice. Returns how many there are now.
+static uint32_t add_kept(const struct coordinator_session *s, const struct coordinator_worker *w,
+                         const struct coordinator_chunk **chunks, uint32_t n)
+{
+    uint32_t kept = coordinator_returned_chunks(s, w, chunks + n), all = n;
+    for (uint32_t i = 0; i < kept; i++) {
+        const struct coordinator_chunk *chunk = chunks[n + i];
+        uint32_t k = 0;
+        while (k < n && chunks[k] != chunk)
+            k++;
+        if (k == n)
+            chunks[all++] = chunk;
+    }
+    return all;
+}
+
 void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
                                  struct coordinator_gather *gather)
 {
@@ -66,8 +82,8 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
             mine[n++] = &s->layout.chunks[i];
     if (copy) // it may be durable already that this one takes the place of what it is copied from
         mine[n++] = copy;
-    uint32_t incoming = coordinator_moves_incoming(s, w, mine + n); // some of them may be kept, too
-    incoming += coordinator_returned_chunks(s, w, mine + n + incoming);
+    uint32_t incoming = coordinator_moves_incoming(s, w, mine + n);
+    incoming = add_kept(s, w, mine + n, incoming);
     n += incoming;
     for (uint32_t l = 0; l < s->spec->layers; l++)
         lengths[l] = coordinator_rangeset_length(&s->layers[l]);

@@ -61,6 +61,7 @@ struct coordinator_move {
     uint32_t n;
     enum move_state state;
     uint32_t visit; // CLOSING and on: of the worker when it was told
+    bool dropped;   // it was told to drop the session since the move began
     uint64_t promised, bytes;
     uint32_t at, layer; // COPYING: the next row to be fetched
     uint64_t position;
@@ -197,6 +198,20 @@ uint32_t coordinator_moves_incoming(const struct coordinator_session *s, const s
                 out[n++] = chunk;
         }
     return n;
+}
+
+bool coordinator_moves_go_to(const struct coordinator_session *s, const struct coordinator_worker *to)
+{
+    const struct coordinator_move *m = s->moves;
+    while (m && m->to != to)
+        m = m->next;
+    return m != NULL;
+}
+
+void coordinator_moves_dropped(struct coordinator_session *s, const struct coordinator_worker *at)
+{
+    for (struct coordinator_move *m = s->moves; m; m = m->next)
+        m->dropped = m->dropped || m->to == at;
 }
 
 void coordinator_moves_session_gone(struct coordinator_session *s)
@@ -336,7 +351,8 @@ static bool check_items(struct coordinator_move *m)
         struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[i].index);
         if (!chunk || chunk->id != m->items[i].id)
             continue;
-        bool compared = chunk->seal == m->items[i].seal || !coordinator_worker_sums(m->to);
+        bool compared =
+            chunk->seal == m->items[i].seal || (!m->items[i].returned && !coordinator_worker_sums(m->to));
         if (compared && coordinator_chunk_may_move(s, chunk, m->to, m->items[i].replaces))
             m->items[kept++] = m->items[i];
         else
@@ -381,6 +397,10 @@ static void compared(void *arg, const struct proto_reply *reply)
     m->to->sums--;
     if (!chunk || chunk->id != m->items[m->at].id) {
         move_fail(m, "a chunk, or the session, was deleted");
+    } else if (reply->code == COMMON_UNIMPLEMENTED && m->items[m->at].returned) {
+        m->to->sums_unknown = m->to->life; // nobody can say what it has come back with
+        coordinator_returned_forget(s, m->to, NULL);
+        move_fail(m, "a worker of an older build knows no sums");
     } else if (reply->code == COMMON_UNIMPLEMENTED) {
         m->to->sums_unknown = m->to->life;
         m->at++;
@@ -482,7 +502,7 @@ static void told_all(void *arg, enum common_code code, const char *text)
 // Whether the worker has been told of the session since it fetched the rows, by somebody who knew nothing of them.
 static bool may_have_dropped(const struct coordinator_move *m)
 {
-    return m->to->visit != m->visit || coordinator_session_in_doubt(m->s, m->to);
+    return m->dropped || m->to->visit != m->visit || coordinator_session_in_doubt(m->s, m->to);
 }
 
 static void stored(void *arg, enum common_code code, const char *text)

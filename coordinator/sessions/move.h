@@ -57,6 +57,9 @@ uint32_t coordinator_moves_of(const struct coordinator_session *s); // under way
 // from it. At most COORDINATOR_MOVE_CHUNKS for each move.
 uint32_t coordinator_moves_incoming(const struct coordinator_session *s, const struct coordinator_worker *to,
                                     const struct coordinator_chunk **out);
+bool coordinator_moves_go_to(const struct coordinator_session *s, const struct coordinator_worker *to);
+// The worker is being told to drop the session: what moves have brought there does not count.
+void coordinator_moves_dropped(struct coordinator_session *s, const struct coordinator_worker *at);
 void coordinator_moves_session_gone(struct coordinator_session *s);
 
 #endif

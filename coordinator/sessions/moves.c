@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sessions/moves.h"
-#include "coordinator/sessions/returned.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -15,6 +15,7 @@
 #include "coordinator/sessions/move.h"
 #include "coordinator/sessions/rebalance.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/spread.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
@@ -71,17 +72,36 @@ static uint32_t choose_target(const struct choice *c, const struct coordinator_c
                                         coordinator_session_chunk_room(c->s));
 }
 
+// Who has come back with it, where a copy could be put.
+static uint32_t choose_returned(const struct choice *c, const struct coordinator_chunk *chunk)
+{
+    const struct coordinator_worker *back = coordinator_returned_holder(c->s, chunk);
+    uint32_t to = back ? candidate_of(c, back) : UINT32_MAX;
+    if (to == UINT32_MAX || (c->candidates[to].apart && !c->candidates[to].member))
+        return UINT32_MAX;
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        if (strcmp(coordinator_chunk_holder(chunk, i)->host, back->host) == 0)
+            return UINT32_MAX; // there may be another host by now
+    return to;
+}
+
+// Rows that the worker keeps for another session count as there, and a chunk without a seal is compared with nothing.
+static bool is_kept_uncompared(const struct choice *c, const struct coordinator_chunk *chunk,
+                               const struct coordinator_worker *to)
+{
+    return !chunk->seal && coordinator_returned_keeps(c->s->sessions, to, chunk);
+}
+
 static void choose_item(struct choice *c, const struct coordinator_chunk *chunk,
                         struct coordinator_worker *replaces)
 {
     uint64_t bytes = coordinator_session_chunk_bytes(c->s), room = coordinator_session_chunk_room(c->s);
-    const struct coordinator_worker *back = replaces ? NULL : coordinator_returned_holder(c->s, chunk);
-    uint32_t to = back ? candidate_of(c, back) : UINT32_MAX;
-    bool returned = to != UINT32_MAX;
-    if (!returned)
+    uint32_t to = replaces ? UINT32_MAX : choose_returned(c, chunk);
+    if (to == UINT32_MAX)
         to = choose_target(c, chunk, replaces);
     if (to == UINT32_MAX || c->active[to]->moves >= WORKER_MOVES_MAX ||
-        !coordinator_chunk_may_move(c->s, chunk, c->active[to], replaces)) {
+        !coordinator_chunk_may_move(c->s, chunk, c->active[to], replaces) ||
+        is_kept_uncompared(c, chunk, c->active[to])) {
         c->refused = true;
         return;
     }
@@ -89,7 +109,9 @@ static void choose_item(struct choice *c, const struct coordinator_chunk *chunk,
         return; // the next move's
     c->to = c->active[to];
     c->items[c->n_items++] =
-        (struct coordinator_move_item){.index = chunk->index, .replaces = replaces, .returned = returned};
+        (struct coordinator_move_item){.index = chunk->index,
+                                       .replaces = replaces,
+                                       .returned = coordinator_returned_has(c->s, c->to, chunk)};
     struct coordinator_candidate *candidate = &c->candidates[to];
     candidate->free_bytes -= room < candidate->free_bytes ? room : candidate->free_bytes;
     candidate->load_bytes += bytes;
@@ -147,10 +169,14 @@ static void choose_wishes(struct choice *c)
             continue;
         const struct coordinator_chunk *chunk = coordinator_layout_find(&c->s->layout, wish->index);
         if (!chunk || chunk->id != wish->id || chunk->moving ||
-            !coordinator_chunk_may_move(c->s, chunk, wish->to, wish->from))
+            !coordinator_chunk_may_move(c->s, chunk, wish->to, wish->from) ||
+            is_kept_uncompared(c, chunk, wish->to))
             continue;
         c->to = wish->to;
-        c->items[c->n_items++] = (struct coordinator_move_item){.index = wish->index, .replaces = wish->from};
+        c->items[c->n_items++] =
+            (struct coordinator_move_item){.index = wish->index,
+                                           .replaces = wish->from,
+                                           .returned = coordinator_returned_has(c->s, wish->to, chunk)};
     }
     c->s->wished = any;
     c->refused = c->refused || (any && !c->n_items);

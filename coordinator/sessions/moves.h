@@ -26,6 +26,7 @@ struct coordinator_moves {
     uint32_t cursor;                 // the next slot of sessions to be looked at
     bool due;                        // a move has ended: look again
     uint64_t chunks, bytes;          // moved so far
+    uint32_t keepers;                // workers, once for each session, that keep chunks of it (returned.h)
     uint64_t returned;               // of the chunks, copies that workers had come back with (returned.h)
     uint64_t struck;                 // copies struck off so far, of holders that are lost (failover.c)
     struct coordinator_wish *wishes; // of a balance; [n_wishes], owned

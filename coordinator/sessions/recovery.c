@@ -28,6 +28,7 @@ static bool is_learning(struct coordinator_session *s)
 {
     (void)coordinator_session_has_missing(s); // its counts are those of now
     return s->unknown && !s->sessions->core->stopping &&
+           !s->strike_again_ns && // the store takes what is found
            (s->awaited || s->repairing || s->state == COORDINATOR_SESSION_RELAYOUT);
 }
 
@@ -53,6 +54,10 @@ void coordinator_unpark(struct coordinator_sessions *sessions)
         struct coordinator_parked parked = *list;
         free(list);
         list = parked.next;
-        parked.handle(parked.arg, parked.request);
+        if (proto_request_over(parked.request))
+            proto_request_fail(parked.request, COMMON_DEADLINE_EXCEEDED, "nobody waits for it any more", NULL,
+                               0);
+        else
+            parked.handle(parked.arg, parked.request);
     }
 }

@@ -19,6 +19,7 @@
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
@@ -275,6 +276,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     s->cut = r->cutting.cut;
     s->cut_to = r->length < s->cut_to ? r->length : s->cut_to;
     s->incarnation++;
+    coordinator_returned_cut(s);
     coordinator_session_raise_epoch(s, "it is truncated");
     coordinator_session_note(s, SESSION_TRUNCATED, INFO,
                              "tokens were taken away session=%016" PRIx64 " length=%" PRIu64, s->id,

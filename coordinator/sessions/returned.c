@@ -8,6 +8,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/dropping.h"
+#include "coordinator/sessions/move.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/table.h"
@@ -76,6 +77,7 @@ static void returned_free(struct coordinator_session *s, struct coordinator_retu
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
+    s->sessions->moves.keepers--;
     r->w->visitors--;
     free(r->chunks);
     free(r);
@@ -103,6 +105,7 @@ static void keep(struct coordinator_session *s, struct coordinator_worker *w,
         r = coordinator_alloc(sizeof(*r));
         *r = (struct coordinator_returned){.next = s->returned, .w = w, .visit = w->visit};
         s->returned = r;
+        s->sessions->moves.keepers++;
         w->visitors++;
     }
     if (r->n && r->chunks[r->n - 1].index >= chunk->index)
@@ -168,6 +171,17 @@ struct coordinator_worker *coordinator_returned_holder(const struct coordinator_
     return NULL;
 }
 
+bool coordinator_returned_keeps(const struct coordinator_sessions *sessions,
+                                const struct coordinator_worker *w, const struct coordinator_chunk *chunk)
+{
+    for (uint32_t i = 0; i < sessions->n_slots && sessions->moves.keepers; i++)
+        for (const struct coordinator_returned *r = sessions->slots[i] ? sessions->slots[i]->returned : NULL;
+             r; r = r->next)
+            if (r->w == w && kept_find(r, chunk))
+                return true;
+    return false;
+}
+
 // ---- the end ------------------------------------------------------------------------------------
 
 void coordinator_returned_forget(struct coordinator_session *s, const struct coordinator_worker *w,
@@ -206,6 +220,21 @@ static void let_go(struct coordinator_session *s, struct coordinator_returned *r
         coordinator_session_drop_at(s->sessions, s->id, w);
 }
 
+void coordinator_returned_cut(struct coordinator_session *s)
+{
+    struct coordinator_returned *next;
+    for (struct coordinator_returned *r = s->returned; r; r = next) {
+        struct coordinator_worker *w = r->w;
+        next = r->next;
+        if (coordinator_session_has_member(s, w))
+            continue;
+        bool same = r->visit == w->visit;
+        returned_free(s, r);
+        if (same)
+            coordinator_session_drop_at(s->sessions, s->id, w);
+    }
+}
+
 static void look_at(struct coordinator_session *s, struct coordinator_returned *r)
 {
     uint64_t now = common_clock_ns();
@@ -213,10 +242,10 @@ static void look_at(struct coordinator_session *s, struct coordinator_returned *
         returned_free(s, r);
         return;
     }
-    if (!coordinator_worker_active(r->w))
-        return; // the visit is under way
+    if (!coordinator_worker_active(r->w) || coordinator_moves_go_to(s, r->w))
+        return; // the visit is under way, or something comes of them
     uint32_t wanted = coordinator_returned_chunks(s, r->w, NULL);
-    if (!r->idle_ns || wanted != r->wanted)
+    if (!r->idle_ns || wanted != r->wanted || r->w->moves) // it does so for one session after the other
         r->idle_ns = now;
     r->wanted = wanted;
     if (!wanted || r->w->draining || now - r->idle_ns >= IDLE_NS)

@@ -33,9 +33,16 @@ uint32_t coordinator_returned_chunks(const struct coordinator_session *s, const 
 struct coordinator_worker *coordinator_returned_holder(const struct coordinator_session *s,
                                                        const struct coordinator_chunk *chunk);
 
+// Whether the worker keeps this chunk for any session, wanted or not: rows of it that are there were not compared.
+bool coordinator_returned_keeps(const struct coordinator_sessions *sessions,
+                                const struct coordinator_worker *w, const struct coordinator_chunk *chunk);
+
 // The worker's copy of the chunk is not what was sealed; or (chunk NULL) it is being told to let go of all of the session.
 void coordinator_returned_forget(struct coordinator_session *s, const struct coordinator_worker *w,
                                  const struct coordinator_chunk *chunk);
+
+// The session has another history: who is no member, and does not hear of it, is told to let go of all.
+void coordinator_returned_cut(struct coordinator_session *s);
 
 void coordinator_returned_tick(struct coordinator_sessions *sessions);
 void coordinator_returned_session_gone(struct coordinator_session *s);

@@ -150,7 +150,8 @@ static int64_t sim_read(struct worker_files *files, const char *name, uint64_t a
     const struct sim_file *file = d ? sim_files_find(d, name) : NULL;
     if (!file)
         return d ? -ENOENT : -EIO;
-    if (++d->reads >= d->no_reads_from && d->reads <= d->no_reads_to)
+    uint64_t nth = __atomic_add_fetch(&d->reads, 1, __ATOMIC_RELAXED); // by several threads
+    if (nth >= d->no_reads_from && nth <= d->no_reads_to)
         return -EMFILE;
     size_t left = at < file->len ? file->len - (size_t)at : 0, n = len < left ? len : left;
     if (n)

@@ -47,7 +47,7 @@ void kill_it(struct process *p, struct sim_files *directory);
 struct worker_session *session_of(struct process *p);
 enum common_code tell_layout(struct process *p, uint64_t session, uint32_t chunks);
 enum common_code tell_apart(struct process *p, uint64_t session, uint32_t chunks); // chunks of its own
-void set_layout(struct process *p, uint32_t chunks); // of SESSION
+void set_layout(struct process *p, uint32_t chunks);                               // of SESSION
 // The same of all its chunks, as a coordinator says it that knows where each layer ends.
 void tell_settled(struct process *p, uint64_t length, uint64_t settled);
 void tell_copy(struct process *p, uint64_t id, uint32_t chunk); // of that one, beside it, for a truncation

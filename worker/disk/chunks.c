@@ -196,6 +196,7 @@ void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk)
 {
     if (!chunk->keep.full && !chunk->keep.sealed)
         chunk->keep.full = worker_ids_add(&disk->full, chunk->id);
+    disk->unlisted |= !chunk->keep.full && !chunk->keep.sealed;
 }
 
 // Whether a piece brings nothing: all of its rows are there, and it does not alter them.

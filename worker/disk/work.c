@@ -32,9 +32,11 @@ void worker_disk_relist(struct worker_disk *disk)
         if (session->logged.touched || session->logged.layout || session->logged.anew)
             worker_disk_touch(disk, session);
     }
-    for (size_t cursor = 0; worker_store_next(disk->store, &cursor, &chunk);)
+    for (size_t cursor = 0; worker_store_next(disk->store, &cursor, &chunk);) {
         if (worker_chunk_keep(chunk)->behind)
             worker_disk_later(disk, chunk);
+        worker_disk_consider(disk, chunk);
+    }
 }
 
 static bool catch_up_chunks(struct worker_disk *disk, int *why)

@@ -623,7 +623,7 @@ class Session:
         out = ffi.new("banyan_session **")
         if length is None:
             info = self.info()
-            if info.state == "unavailable":
+            if info.unknown_chunks:
                 raise Unavailable(f"the session may have more than {info.length} tokens, at workers that are away: give a length")
             length = info.length
         self._call(lib.banyan_session_fork, self._c, length, _name(name), out)

@@ -21,7 +21,8 @@ class SessionInfo:
     """A session's state. `length` is that of its shortest layer; what is of layers, and `members`, are empty in lists.
 
     forgotten: its floor; no truncate or fork goes further back, but to 0 (Spec.forget). layer_forgotten: of each layer the
-    first row that is not forgotten.
+    first row that is not forgotten. unknown_chunks: of which nobody knows what was appended last, as their workers have been
+    away since the coordinator's start; there may be more tokens than `length`.
     """
 
     id: int
@@ -39,6 +40,7 @@ class SessionInfo:
     forgotten: int
     layer_forgotten: tuple[int, ...]
     tenant: str = ""  # whose it is; said to operators and admins only
+    unknown_chunks: int = 0
 
 
 def session_info(c: Any) -> SessionInfo:
@@ -49,7 +51,7 @@ def session_info(c: Any) -> SessionInfo:
         chunks=c.chunks, bytes=c.bytes, steps=c.steps, idle=c.idle_ns / 1e9, incarnation=c.incarnation, epoch=c.epoch,
         forgotten=c.forgotten,
         layer_forgotten=tuple(c.layer_forgotten[i] for i in range(c.n_layers)) if c.layer_forgotten != ffi.NULL else (),
-        tenant=text(c.tenant),
+        tenant=text(c.tenant), unknown_chunks=c.unknown_chunks,
     )  # fmt: skip
 
 

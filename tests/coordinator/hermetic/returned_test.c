@@ -212,6 +212,73 @@ static void what_is_not_sealed_is_not_kept(void **state)
     assert_true(differ > 0);
 }
 
+// A worker of an older build cannot say what its copy is: it is made anew.
+static void an_older_worker_keeps_nothing(void **state)
+{
+    (void)state;
+    uint32_t differ = 0;
+    for (uint32_t which = 0; which < 2; which++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = filled_of(cluster, 2, 63);
+        struct sim_worker *victim = cluster->workers[which];
+        differ += away_with_another_row(cluster, victim, session, 63);
+        sim_advance(10 * SECOND);
+        assert_int_not_equal(kept_of(cluster, session)->layout.chunks[3].seal, 0);
+        sim_serve_rule(victim->loop, METHOD(CHUNK_SUM),
+                       (struct sim_rule){.verdict = SIM_FAIL, .code = COMMON_UNIMPLEMENTED});
+        back(cluster, victim);
+        wait_whole(cluster, session);
+        assert_int_equal(returned(cluster), 0);
+        sim_worker_kill(not_of(cluster, victim));
+        READS(cluster, session, 64, 66);
+        sim_cluster_free(cluster);
+    }
+    assert_true(differ > 0);
+}
+
+// An operator drains the worker, and changes his mind, while what it has come back with is being taken up.
+static void it_is_drained_meanwhile(void **state)
+{
+    (void)state;
+    for (uint32_t moment = 0; moment < 150; moment++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = sealed_of(cluster, 2);
+        struct sim_worker *victim = cluster->workers[moment % 2];
+        away(cluster, victim, session);
+        sim_net_mend(cluster->loop, victim->loop);
+        sim_advance(moment * 15 * COMMON_NS_PER_US);
+        OK(sim_drain(cluster->client, victim->name, false));
+        sim_advance((moment % 3) * SECOND);
+        OK(sim_drain(cluster->client, victim->name, true));
+        assert_true(sim_wait_active(cluster, 2));
+        wait_whole(cluster, session);
+        sim_worker_kill(not_of(cluster, victim));
+        READS(cluster, session, TOKENS, TOKENS);
+        sim_cluster_free(cluster);
+    }
+}
+
+// The store takes that it is a holder again later than it keeps what nobody takes up.
+static void the_store_is_slow_meanwhile(void **state)
+{
+    (void)state;
+    for (uint32_t which = 0; which < 2; which++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = sealed_of(cluster, 2);
+        struct sim_worker *victim = cluster->workers[which];
+        away(cluster, victim, session);
+        sim_disk_stall(SIM_DISK_PATH, true);
+        back(cluster, victim);
+        sim_advance(45 * SECOND);
+        sim_disk_stall(SIM_DISK_PATH, false);
+        wait_whole(cluster, session);
+        assert_int_equal(tokens_held(cluster, session), 2 * TOKENS);
+        sim_worker_kill(not_of(cluster, victim));
+        READS(cluster, session, TOKENS, TOKENS);
+        sim_cluster_free(cluster);
+    }
+}
+
 // A process that was killed brings what its files have.
 static void files_come_back(void **state)
 {
@@ -241,19 +308,25 @@ static void a_session_was_cut_meanwhile(void **state)
 {
     (void)state;
     for (uint64_t cut = 0; cut <= TOKENS; cut += 5)
-        for (uint32_t when = 0; when < 4; when++) { // before it is back, or ever later
+        for (uint32_t when = 0; when < 12; when++) { // before it is back, or ever later
             struct sim_cluster *cluster = cluster_of(2);
             uint64_t session = sealed_of(cluster, 2);
             struct sim_worker *victim = cluster->workers[cut % 2];
             away(cluster, victim, session);
             if (when > 0) {
                 sim_net_mend(cluster->loop, victim->loop);
-                sim_advance((when - 1) * 300 * COMMON_NS_PER_US);
+                while (!kept_of(cluster, session)->returned)
+                    sim_advance(5 * COMMON_NS_PER_US);
+                sim_advance((when - 1) * 10 * COMMON_NS_PER_US);
             }
             OK(sim_truncate(cluster->client, session, cut));
             OK(sim_append(cluster->client, session, 0, cut, 20, 3));
             back(cluster, victim);
             wait_whole(cluster, session);
+            // What it has heard to be acknowledged is of this history
+            const struct worker_session *held = worker_map_get(&victim->worker->sessions, session);
+            if (held->appended[0].length > cut + 20)
+                fail_msg("cut %d when %d: %d", (int)cut, (int)when, (int)held->appended[0].length);
             READS(cluster, session, cut + 20, cut + 60);
             all_are_right(cluster, session, 0);
             sim_worker_kill(not_of(cluster, victim));
@@ -369,17 +442,13 @@ static void the_coordinator_ends_meanwhile(void **state)
 int hermetic_returned(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_copy_that_comes_back_counts),
-        cmocka_unit_test(what_is_left_is_wrong),
-        cmocka_unit_test(what_comes_back_is_wrong),
-        cmocka_unit_test(what_is_not_sealed_is_not_kept),
-        cmocka_unit_test(files_come_back),
-        cmocka_unit_test(a_session_was_cut_meanwhile),
-        cmocka_unit_test(a_session_was_deleted_meanwhile),
-        cmocka_unit_test(there_are_copies_enough),
-        cmocka_unit_test(nobody_takes_them_up),
-        cmocka_unit_test(what_it_is_told_is_refused),
-        cmocka_unit_test(the_coordinator_ends_meanwhile),
+        cmocka_unit_test(a_copy_that_comes_back_counts), cmocka_unit_test(what_is_left_is_wrong),
+        cmocka_unit_test(what_comes_back_is_wrong),      cmocka_unit_test(what_is_not_sealed_is_not_kept),
+        cmocka_unit_test(an_older_worker_keeps_nothing), cmocka_unit_test(it_is_drained_meanwhile),
+        cmocka_unit_test(the_store_is_slow_meanwhile),   cmocka_unit_test(files_come_back),
+        cmocka_unit_test(a_session_was_cut_meanwhile),   cmocka_unit_test(a_session_was_deleted_meanwhile),
+        cmocka_unit_test(there_are_copies_enough),       cmocka_unit_test(nobody_takes_them_up),
+        cmocka_unit_test(what_it_is_told_is_refused),    cmocka_unit_test(the_coordinator_ends_meanwhile),
     };
     return cmocka_run_group_tests_name("returned", tests, NULL, NULL);
 }
