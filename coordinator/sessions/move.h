@@ -32,7 +32,7 @@ struct coordinator_move_item {
     uint64_t id;                         // filled in
     uint64_t seal;                       // likewise: what the copy was found to have; 0: it was not compared
     struct coordinator_worker *replaces; // whose copy it will be; NULL: one more
-    bool returned;                       // the worker has come back with it (returned.h)
+    bool returned; // the worker has come back with it (returned.h), be it for another session
 };
 
 // Whether a move could begin now: nobody is being asked about the session, and all its rows are known.

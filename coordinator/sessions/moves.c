@@ -111,7 +111,7 @@ static void choose_item(struct choice *c, const struct coordinator_chunk *chunk,
     c->items[c->n_items++] =
         (struct coordinator_move_item){.index = chunk->index,
                                        .replaces = replaces,
-                                       .returned = coordinator_returned_has(c->s, c->to, chunk)};
+                                       .returned = coordinator_returned_keeps(c->s->sessions, c->to, chunk)};
     struct coordinator_candidate *candidate = &c->candidates[to];
     candidate->free_bytes -= room < candidate->free_bytes ? room : candidate->free_bytes;
     candidate->load_bytes += bytes;
@@ -176,7 +176,8 @@ static void choose_wishes(struct choice *c)
         c->items[c->n_items++] =
             (struct coordinator_move_item){.index = wish->index,
                                            .replaces = wish->from,
-                                           .returned = coordinator_returned_has(c->s, wish->to, chunk)};
+                                           .returned =
+                                               coordinator_returned_keeps(c->s->sessions, wish->to, chunk)};
     }
     c->s->wished = any;
     c->refused = c->refused || (any && !c->n_items);
