@@ -77,7 +77,8 @@ enum common_http_value {
     COMMON_HTTP_GIVEN,
     COMMON_HTTP_BAD, // too long, a broken escape, or a control character
 };
-// The value of a word of a query ("a=b&c"), its escapes undone, in out[room]: "" where it has none. The first one counts.
+// The value of a word of a query ("a=b&c"), its escapes undone, in out[room]: "" where it has none, or it is BAD; ABSENT leaves
+// out as it is. The first one counts.
 enum common_http_value common_http_query(const char *query, const char *word, char *out, size_t room);
 
 // Whether a Host header names this host, with any port or none: "localhost:80" is "localhost". "[::1]" keeps its brackets.

@@ -45,9 +45,10 @@ enum common_http_value common_http_query(const char *query, const char *word, ch
         if (strncmp(at, word, len) != 0 || (at[len] && !strchr("=&", at[len])))
             continue;
         const char *value = at + len + (at[len] == '=');
-        return unescape(value, value + (at[len] == '=' ? strcspn(value, "&") : 0), out, room)
-                   ? COMMON_HTTP_GIVEN
-                   : COMMON_HTTP_BAD;
+        if (unescape(value, value + (at[len] == '=' ? strcspn(value, "&") : 0), out, room))
+            return COMMON_HTTP_GIVEN;
+        out[0] = '\0'; // what has come so far has no end
+        return COMMON_HTTP_BAD;
     }
     return COMMON_HTTP_ABSENT;
 }
