@@ -378,13 +378,22 @@ static void copied(void *arg, const struct proto_reply *reply)
 
 static void move_alone(void *arg, struct coordinator_session *s);
 
-// Nobody has lost anything by it: it was struck off long ago.
-static void returned_wrong(struct coordinator_move *m, const struct coordinator_chunk *chunk)
+// Of what a worker has come back with nobody has lost anything by it: it was struck off long ago.
+static void copy_wrong(struct coordinator_move *m, struct coordinator_chunk *chunk)
 {
-    common_log_warn("a copy that a worker came back with is not what was sealed, and does not count "
-                    "worker=%s session=%016" PRIx64 " chunk=%" PRIu64,
-                    m->to->name, m->session, chunk->id);
-    coordinator_returned_forget(m->s, m->to, chunk);
+    if (m->items[m->at].returned) {
+        common_log_warn("a copy that a worker came back with is not what was sealed, and does not count "
+                        "worker=%s session=%016" PRIx64 " chunk=%" PRIu64,
+                        m->to->name, m->session, chunk->id);
+        coordinator_returned_forget(m->s, m->to, chunk);
+    } else {
+        coordinator_session_tell(m->s, COPY_CORRUPT, ERROR,
+                                 "a copy is not what was sealed, and does not count: its source is looked at "
+                                 "session=%016" PRIx64 " chunk=%" PRIu64 " to=%s",
+                                 m->s->id, chunk->id, m->to->name);
+        m->sessions->seals.refused++;
+        coordinator_chunk_ask(m->s, chunk);
+    }
     move_fail(m, "a copy is not what was sealed");
 }
 
@@ -407,17 +416,8 @@ static void compared(void *arg, const struct proto_reply *reply)
         copy_next(m);
     } else if (reply->code != COMMON_OK) {
         move_fail(m, reply->text);
-    } else if (((const Banyan__Pb__ChunkSumReply *)reply->message->body)->seal != chunk->seal &&
-               m->items[m->at].returned) {
-        returned_wrong(m, chunk);
     } else if (((const Banyan__Pb__ChunkSumReply *)reply->message->body)->seal != chunk->seal) {
-        coordinator_session_tell(s, COPY_CORRUPT, ERROR,
-                                 "a copy is not what was sealed, and does not count: its source is looked at "
-                                 "session=%016" PRIx64 " chunk=%" PRIu64 " to=%s",
-                                 s->id, chunk->id, m->to->name);
-        m->sessions->seals.refused++;
-        coordinator_chunk_ask(s, chunk);
-        move_fail(m, "a copy is not what was sealed");
+        copy_wrong(m, chunk);
     } else {
         m->items[m->at].seal = chunk->seal;
         m->at++;

@@ -9,8 +9,9 @@
 
 bool coordinator_recovering(const struct coordinator_session *s);
 
-// Keeps a call about such a session, or one of which holders are being struck off or asked again, until there is news (a worker is ACTIVE, or the time is over), then calls
-// handle(arg, request) in the phase of sessions. False: handle it now.
+// Keeps a call about such a session, or one of which holders are being struck off or asked again, until there is news
+// (a worker is ACTIVE, or the time is over), then calls handle(arg, request) in the phase of sessions. One that nobody
+// waits for any more fails. False: handle it now.
 typedef void (*coordinator_handle_fn)(void *arg, struct proto_request *request);
 bool coordinator_park(struct coordinator_session *s, struct proto_request *request,
                       coordinator_handle_fn handle, void *arg);

@@ -14,8 +14,8 @@
 #include "coordinator/sessions/table.h"
 #include "proto/spec.h"
 
-#define IDLE_NS                                                                                              \
-    (30 * COMMON_NS_PER_S) // nothing has come of any of them for so long: the worker lets go of them
+// Nothing has come of any of them for so long: the worker lets go of them.
+#define IDLE_NS (30 * COMMON_NS_PER_S)
 
 struct kept {
     uint32_t index;

@@ -25,7 +25,7 @@ bool coordinator_returned_any(const struct coordinator_session *s, const struct 
 bool coordinator_returned_has(const struct coordinator_session *s, const struct coordinator_worker *w,
                               const struct coordinator_chunk *chunk);
 
-// The chunks of the session that the worker keeps, at most `room` of them; out may be NULL: how many.
+// The chunks of the session that the worker keeps, in out where it is not NULL; returns how many.
 uint32_t coordinator_returned_chunks(const struct coordinator_session *s, const struct coordinator_worker *w,
                                      const struct coordinator_chunk **out);
 

@@ -24,8 +24,8 @@ void coordinator_telling_begin(struct coordinator_telling *telling, const struct
 
 // ---- layout -------------------------------------------------------------------------------------
 
-// The next chunk that the worker holds or keeps (returned.h), in order of position. A copy under way comes behind what it is copied from: it
-// may be durable already that it takes its place.
+// The next chunk that the worker holds or keeps (returned.h), in order of position. A copy under way comes behind what it
+// is copied from: it may be durable already that it takes its place.
 static const struct coordinator_chunk *chunk_next(const struct coordinator_session *s,
                                                   const struct coordinator_worker *w, uint64_t *cursor)
 {

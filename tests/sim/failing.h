@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included before everything else where common, proto, reduce and worker are built for chaos_memory_test: what they allocate may
-// be refused (sim_memory.h). The coordinator's own small objects may not (docs/ARCHITECTURE.md, "Memory").
+// Included before everything else where common, proto, reduce and worker are built for tests without memory: what they allocate
+// may be refused. The coordinator's own small objects may not (docs/ARCHITECTURE.md, "Memory").
 #ifndef TESTS_SIM_FAILING_H
 #define TESTS_SIM_FAILING_H
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+// The test's own, asked once for each allocation: sim_memory.c, by chance; worker/disk_memory_test.c, by their number.
+bool failing_refuses(void);
+
+// failing.c
 void *sim_malloc(size_t size);
 void *sim_calloc(size_t n, size_t size);
 void *sim_realloc(void *block, size_t size);

@@ -1,50 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A worker's files while the system has no memory: what was refused is taken later, and nothing that was to be done is
 // forgotten. What the worker allocates is counted, and refused from one allocation on, so many of them (failing.h).
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/sim/failing.h"
 #include "tests/worker/disk_fixture.h"
 #include "worker/disk/state.h"
 
-#undef malloc
-#undef calloc
-#undef realloc
-#undef aligned_alloc
-#undef strdup
-
 static uint64_t allocated, refuse_from = UINT64_MAX, refuse_to;
 
-static bool refuses(void)
+bool failing_refuses(void)
 {
     uint64_t at = allocated++;
     return at >= refuse_from && at < refuse_to;
-}
-
-void *sim_malloc(size_t size)
-{
-    return refuses() ? NULL : malloc(size);
-}
-
-void *sim_calloc(size_t n, size_t size)
-{
-    return refuses() ? NULL : calloc(n, size);
-}
-
-void *sim_realloc(void *block, size_t size)
-{
-    return refuses() ? NULL : realloc(block, size);
-}
-
-void *sim_aligned_alloc(size_t align, size_t size)
-{
-    return refuses() ? NULL : aligned_alloc(align, size);
-}
-
-char *sim_strdup(const char *text)
-{
-    return refuses() ? NULL : strdup(text);
 }
 
 static void refuse(uint64_t from, uint64_t n)
