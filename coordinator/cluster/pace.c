@@ -12,7 +12,6 @@
 #define HIGH         0.75
 #define PACE_MOST    4.0                // a stretch of work that takes no time
 #define ENOUGH_NS    UINT64_C(20000000) // of planned time in a window: what a measurement takes (worker/pace.h)
-#define STALL_SEEN   (2.0 / 3) // of the time for which a loop does not run, its timer sees about so much
 
 void coordinator_pace_hear(struct coordinator_pace *pace, const struct coordinator_pace_report *report)
 {
@@ -69,7 +68,7 @@ static void take_awake(struct coordinator_pace *pace, uint64_t window_ns)
     pace->awake = 0;
     if (up < window_ns / 2)
         return; // it has hardly said anything since
-    pace->awake = capped(1 - (double)(to->stalled_ns - from->stalled_ns) / (double)up / STALL_SEEN);
+    pace->awake = capped(1 - (double)(to->stalled_ns - from->stalled_ns) / (double)up);
     pace->awake_from = *to;
 }
 

@@ -8,7 +8,8 @@
 //          └── above 3/4 of it, 4 times; or 120 looks without work ───────────┘  └──┘ slower still
 //
 // Pace: the time that the work of a window should have taken over the time that it took. 1: as measured at the start. A
-// process that does not run (its loop is late) has a pace for that, too, with or without work; the lower of both counts.
+// process that does not run (its loop is late) has a pace for that, too, the part of the time for which it runs, with or
+// without work: what it is stopped for before it begins to compute is no time of computing. The lower of both counts.
 // A pace is compared with the others': the lower median of their last ones, at most 1. Where most are slow, by load
 // that they have in common, nobody is slow. Who has nobody to be compared with is not judged; others that have no
 // work are asked to measure, one at a time.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that compute far slower than planned: who serves, where chunks go, and the way back.
+// Workers that compute far slower than planned: who serves, where chunks go, and the way back. All of it over workers
+// that have measured little, and over some that have measured eight times as much.
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
@@ -7,8 +8,9 @@
 
 enum { WORKERS = 3 };
 #define TOKENS  96                      // six chunks
-#define PACE    (UINT64_C(1) << 23)     // a step over them takes some 0.4 ms as planned
 #define TASK_NS (50 * COMMON_NS_PER_MS) // where it is slow
+
+static uint64_t pace; // bytes a second; a step over all chunks takes some 3 ms as planned, or 0.4
 
 static void quickly(struct coordinator_options *options)
 {
@@ -24,7 +26,7 @@ static void only_flagged(struct coordinator_options *options)
 static struct sim_cluster *paced(void (*tune)(struct coordinator_options *options))
 {
     struct sim_cluster *cluster = sim_cluster_new(
-        &(struct sim_cluster_options){.workers = WORKERS, .team = true, .pace = PACE, .tune = tune});
+        &(struct sim_cluster_options){.workers = WORKERS, .team = true, .pace = pace, .tune = tune});
     sim_cluster_start(cluster);
     return cluster;
 }
@@ -202,6 +204,34 @@ static void one_that_stalls(void **state)
     sim_cluster_free(cluster);
 }
 
+// A process that is stopped for four fifths of the time, 80 ms at a time, as by a quota of processor time. Each step comes
+// while it is stopped and is computed at once when it goes on: no computing is ever seen to take long, whatever speed was
+// measured, and no heartbeat is late by much.
+static void one_that_is_stopped_briefly(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = paced(quickly);
+    uint64_t session = wide_session(cluster, 2);
+    step_for(cluster, session, 2 * COMMON_NS_PER_S);
+    assert_int_equal(slow_ones(cluster), 0);
+    uint32_t serves = served_by(cluster, session, 1);
+    for (uint32_t i = 0; i < 100; i++) {
+        sim_loop_freeze(cluster->workers[1]->loop);
+        struct sim_call *call = sim_read(cluster->client, session, 0, TOKENS - 1, 1);
+        sim_advance(80 * COMMON_NS_PER_MS);
+        sim_loop_thaw(cluster->workers[1]->loop);
+        OK(call);
+        sim_advance(20 * COMMON_NS_PER_MS);
+    }
+    const struct coordinator_worker *w = worker_of(cluster, 1);
+    assert_true(w->pace.slow);
+    assert_int_equal(slow_ones(cluster), 1);
+    assert_in_range(100 * coordinator_worker_speed(w) / w->speed, 10, 30); // it runs for 20 of 100 ms
+    assert_true(served_by(cluster, session, 1) < serves);
+    step_until_slow(cluster, session, 0);
+    sim_cluster_free(cluster);
+}
+
 // A copy that was made anew serves, too: as after a loss all is served by who is left.
 static void a_new_copy_serves(void **state)
 {
@@ -259,8 +289,12 @@ int hermetic_slow(void)
         cmocka_unit_test(alone_with_work),
         cmocka_unit_test(it_is_only_flagged),
         cmocka_unit_test(one_that_stalls),
+        cmocka_unit_test(one_that_is_stopped_briefly),
         cmocka_unit_test(a_new_copy_serves),
         cmocka_unit_test(the_store_refuses),
     };
-    return cmocka_run_group_tests_name("slow", tests, NULL, NULL);
+    pace = UINT64_C(1) << 20;
+    int failed = cmocka_run_group_tests_name("slow, of little bandwidth", tests, NULL, NULL);
+    pace <<= 3;
+    return failed + cmocka_run_group_tests_name("slow, of much bandwidth", tests, NULL, NULL);
 }
