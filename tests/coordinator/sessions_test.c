@@ -17,10 +17,7 @@ static int start(void **state)
     (void)state;
     static const char *const args[] = {
         "--max-sessions", "400", "--max-session-tokens", "100000", "--heartbeat", "500ms", NULL};
-    static const char *const same_speed[] = {"--bandwidth", "8G",
-                                             NULL}; // measured ones may send all to one worker
-    cluster = harness_cluster_start(
-        &(struct harness_options){.workers = 3, .coordinator_args = args, .worker_args = same_speed});
+    cluster = harness_cluster_start(&(struct harness_options){.workers = 3, .coordinator_args = args});
     return !cluster || banyan_connect(harness_cluster_endpoint(cluster, "unix"), NULL, &client,
                                       &helper_error) != BANYAN_OK;
 }

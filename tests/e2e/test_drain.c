@@ -32,8 +32,6 @@ static void start_live(struct live *l, const struct harness_cluster *cluster, ui
     live_start(l, cluster, &spec, ATTACHED, ROOM);
 }
 
-static const char *const same_speed[] = {"--bandwidth", "8G", NULL}; // measured ones may send all to one
-
 // ---- what the cluster says ----------------------------------------------------------------------------------
 
 static banyan_cluster_info totals(banyan_client *client)
@@ -71,8 +69,7 @@ static void balance(banyan_client *client)
 static void a_drained_worker(uint32_t replicas)
 {
     struct live l;
-    struct harness_cluster *cluster =
-        support_start(&(struct harness_options){.workers = 3, .worker_args = same_speed});
+    struct harness_cluster *cluster = support_start(&(struct harness_options){.workers = 3});
     start_live(&l, cluster, 3, replicas);
     live_goes_on(&l);
     assert_true(live_worker_info(l.client, "w1").chunks > 0);
@@ -129,8 +126,8 @@ static void moves_side_by_side(void **state)
     (void)state;
     static const char *const slow[] = {"--move-rate", "16K", NULL}; // two chunks a move
     struct live l;
-    struct harness_cluster *cluster = support_start(
-        &(struct harness_options){.workers = 3, .worker_args = same_speed, .coordinator_args = slow});
+    struct harness_cluster *cluster =
+        support_start(&(struct harness_options){.workers = 3, .coordinator_args = slow});
     start_live(&l, cluster, 3, 1);
     live_goes_on(&l);
     OK(banyan_worker_drain(l.client, "w1", NULL, NULL, ERR));
@@ -154,8 +151,7 @@ static void a_worker_joins(void **state)
     (void)state;
     struct live l;
     banyan_balance plan;
-    struct harness_cluster *cluster =
-        support_start(&(struct harness_options){.workers = 2, .worker_args = same_speed});
+    struct harness_cluster *cluster = support_start(&(struct harness_options){.workers = 2});
     start_live(&l, cluster, 2, 1);
     live_goes_on(&l);
     uint32_t added = harness_cluster_add_worker(cluster, NULL);
@@ -194,8 +190,8 @@ static void a_balance_that_is_forgotten(void **state)
     static const char *const slowly[] = {"--move-rate", "4K", NULL}; // four seconds a chunk
     struct live l;
     pthread_t thread;
-    struct harness_cluster *cluster = support_start(
-        &(struct harness_options){.workers = 2, .worker_args = same_speed, .coordinator_args = slowly});
+    struct harness_cluster *cluster =
+        support_start(&(struct harness_options){.workers = 2, .coordinator_args = slowly});
     start_live(&l, cluster, 2, 1);
     live_goes_on(&l);
     harness_cluster_add_worker(cluster, NULL);
@@ -222,8 +218,7 @@ static void copies_are_restored(void **state)
 {
     (void)state;
     struct live l;
-    struct harness_cluster *cluster =
-        support_start(&(struct harness_options){.workers = 3, .worker_args = same_speed});
+    struct harness_cluster *cluster = support_start(&(struct harness_options){.workers = 3});
     start_live(&l, cluster, 3, 2);
     live_goes_on(&l);
     live_pause(&l, "before");
@@ -252,7 +247,7 @@ static bool ended_with(struct harness_cluster *cluster, uint32_t who, int want)
 static void a_worker_that_empties_itself(void **state)
 {
     (void)state;
-    static const char *const drains[] = {"--bandwidth", "8G", "--drain", NULL};
+    static const char *const drains[] = {"--drain", NULL};
     struct live l;
     struct harness_cluster *cluster =
         support_start(&(struct harness_options){.workers = 3, .worker_args = drains});

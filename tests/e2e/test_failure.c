@@ -76,9 +76,7 @@ static uint32_t holder_of(banyan_session *session)
 static void a_killed_worker(void **state)
 {
     (void)state;
-    static const char *const same_speed[] = {"--bandwidth", "8G", NULL}; // measured ones may send all to one
-    struct harness_cluster *cluster =
-        support_start(&(struct harness_options){.workers = 3, .worker_args = same_speed});
+    struct harness_cluster *cluster = support_start(&(struct harness_options){.workers = 3});
     banyan_client *client = support_connect(cluster, "nng+tcp");
     struct held wide, alone[3];
     make(client, &wide, &spread, 320, 400, "wide"); // ten chunks over three workers

@@ -52,8 +52,7 @@ struct fixture {
 
 static void begin(struct fixture *f, const banyan_spec *spec, uint64_t seed)
 {
-    static const char *const same_speed[] = {"--bandwidth", "8G", NULL}; // measured ones may send all to one
-    f->cluster = support_start(&(struct harness_options){.workers = 3, .worker_args = same_speed});
+    f->cluster = support_start(&(struct harness_options){.workers = 3});
     f->client = support_connect(f->cluster, "nng+tcp");
     f->length = ATTACHED;
     context_init(&f->context, spec, ROOM);

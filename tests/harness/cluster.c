@@ -222,6 +222,20 @@ static bool start_coordinator(struct harness_cluster *c, struct daemon *d)
     return start_daemon(d, args, c->options.coordinator_args);
 }
 
+static bool names(const char *const *args, const char *option)
+{
+    for (; args && *args; args++)
+        if (strcmp(*args, option) == 0)
+            return true;
+    return false;
+}
+
+static const char *speed_of_workers(void)
+{
+    const char *speed = getenv("BANYAN_TEST_BANDWIDTH");
+    return speed && *speed ? speed : "8G";
+}
+
 static bool start_worker(struct harness_cluster *c, struct daemon *d)
 {
     char edge[PATH_BYTES + 64], public[PATH_BYTES + 64], threads[16];
@@ -259,6 +273,11 @@ static bool start_worker(struct harness_cluster *c, struct daemon *d)
     }
     const char *const *each =
         c->options.each_args && number < c->options.workers ? c->options.each_args[number] : NULL;
+    if (!c->options.measured && !names(c->options.worker_args, "--bandwidth") &&
+        !names(each, "--bandwidth") && !names(d->own.args, "--bandwidth")) {
+        args[n++] = "--bandwidth";
+        args[n++] = speed_of_workers();
+    }
     for (; each && *each && n < ARGS_MAX - 1; each++)
         args[n++] = *each;
     for (each = d->own.args; each && *each && n < ARGS_MAX - 1; each++)

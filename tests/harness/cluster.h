@@ -20,7 +20,10 @@ struct harness_options {
     const char *token;                   // NULL: none; else clients must present it
     const char *const *hosts;            // NULL: all the same; else [workers] names for --host
     const char *const *coordinator_args; // NULL, or more arguments, ending with NULL
-    const char *const *worker_args;      // likewise, for every worker
+    // Likewise, for every worker. Without --bandwidth among them it says 8 GB/s (BANYAN_TEST_BANDWIDTH, where that is set):
+    // what a machine measures of itself would decide who gets which chunks.
+    const char *const *worker_args;
+    bool measured;                       // workers measure themselves, as those of a user do
     const char *const *const *each_args; // NULL, or [workers] further ones for each; NULL entries: none
     // NULL, or a launcher (mpirun) with its options, ending with NULL: it starts the workers together, as one
     // job described in a file that --app names. Its program is looked for in PATH.
