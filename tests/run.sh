@@ -11,8 +11,9 @@ Without options: the release build and its tests.
   --asan   build and test with the address and undefined-behaviour sanitizers
   --tsan   build with the thread sanitizer; run the tests labelled "threads"
   --ci     what CI runs: checks of format, includes, links and code, then the tests of all three builds, and
-           some failpoints in a build that has them, and 20 seconds of each fuzz target
-  --all    also the tests labelled "long", with --ci all failpoints and 2 minutes of each fuzz target, and without a sanitizer the kernels as 64-bit ARM
+           some failpoints in a build that has them, and what is kept of each fuzz target. It draws nothing at
+           random: what is new is run by tests/explore
+  --all    also the tests labelled "long", with --ci all failpoints, and without a sanitizer the kernels as 64-bit ARM
            code under qemu
   --no-install
            install no packages; where something is missing, list it and end with code 1
@@ -175,11 +176,9 @@ check_failpoints() {
         tests/failpoints/run $some
 }
 
-# Fuzzes every target for a while (--all: 2 minutes each): what is left of two processors beside nothing else.
+# What is kept of each fuzz target, as clang's libFuzzer builds it: so that it can be fuzzed.
 fuzz() {
-    local length=--ci
-    [ "$all" = no ] || length=--all
-    tests/fuzz/run.sh $length -j "${jobs:-2}"
+    tests/fuzz/run.sh --replay -j "${jobs:-2}"
 }
 
 neon() {
@@ -214,6 +213,6 @@ ci)
     stage "simulated traces" tests/sim/same_traces.sh build/release/bin/chaos_test build/asan/bin/chaos_test
     build_and_test tsan threads
     stage "failpoints" check_failpoints
-    stage "fuzzing" fuzz
+    stage "fuzz targets" fuzz
     ;;
 esac

@@ -5,12 +5,12 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-Usage: tests/fuzz/run.sh [--ci | --all | --seconds N | --runs N] [--keep] [-j N] [TARGET...]
+Usage: tests/fuzz/run.sh [--replay | --all | --seconds N | --runs N] [--keep] [-j N] [TARGET...]
 
 Builds build/fuzz (clang: deploy/install-deps.sh --dev) and runs each target, all of them if none is named.
-  --ci         20 seconds each: what fits beside the other tests of a change (the default)
+  --replay     nothing new: what is kept in tests/fuzz/corpus, and the seeds, once each (CI)
   --all        2 minutes each
-  --seconds N  so many seconds each
+  --seconds N  so many seconds each (default: 20)
   --runs N     so many inputs each, however long that takes
   --keep       afterwards puts what is new into tests/fuzz/corpus, as few and as small inputs as reach the same
   -j N         so many targets at a time (default: 1)
@@ -27,6 +27,7 @@ TEXT
 targets=(codec frame stream nng channel sp tls certificate coordinator members worker disk trail dashboard http options
          config snapshot safetensors backup spec text ticket pass secret)
 limit=-max_total_time=20
+replay=no
 keep=no
 jobs=1
 chosen=()
@@ -38,7 +39,7 @@ number() {
 }
 while [ $# -gt 0 ]; do
     case $1 in
-    --ci) limit=-max_total_time=20 ;;
+    --replay) replay=yes limit=-runs=0 ;;
     --all) limit=-max_total_time=120 ;;
     --seconds | --runs | -j)
         number "$1" "${2-}"
@@ -93,6 +94,7 @@ malloc_limit() {
 
 fuzz_one() {
     local target=$1 log=$build/log/$1 corpus=$build/corpus/$1 rc=0
+    [ "$replay" = no ] || corpus=$build/nothing
     mkdir -p "$corpus" "$tree/corpus/$target"
     "$build/bin/fuzz_$target" "$limit" -max_len=4096 -timeout=30 -rss_limit_mb=2048 -print_final_stats=1 \
         -malloc_limit_mb="$(malloc_limit "$target")" -artifact_prefix="$build/found/$target-" \

@@ -4,7 +4,6 @@
 // which order events run. Each seed is a process of its own, so a crash, a hang or a failed assertion is one seed's.
 //
 //   chaos_test --seeds N [--from S]     runs the seeds S (1) to S + N - 1; with --stop, until one fails
-//   chaos_test --seeds N --new          runs N that nobody has run before
 //   chaos_test --seed S                 runs one in this process and tells what it does; with --steps N and
 //                                       --faults MASK, less of it (tests/sim/run finds the least that fails)
 //
@@ -33,7 +32,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -272,10 +270,6 @@ int main(int argc, char **argv)
         const char *next = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--stop")) {
             stop = true;
-            continue;
-        }
-        if (!strcmp(argv[i], "--new")) {          // another few each time; the first line says which
-            from = (uint64_t)time(NULL) * 100000; // the clock of the machine, not of the simulation
             continue;
         }
         if (!strcmp(argv[i], "--seed"))
