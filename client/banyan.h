@@ -106,8 +106,8 @@ typedef struct banyan_options {
 // "always": over unix sockets, too. An answer that was damaged on its way is UNAVAILABLE.
 // Spans of items with a traceparent are exported where BANYAN_TRACE_FILE, or OpenTelemetry's variables with the protocol
 // http/json, say so (docs/TRACING.md); INVALID_ARGUMENT when that file cannot be opened.
-// The endpoint may be a list, A,B: coordinators on one store, of which one is active. Calls go to that one, and on to the
-// other when it takes over, as after a lost connection: only calls that may be sent twice.
+// The endpoint may be a list, A,B, of coordinators that may serve the cluster, one at a time. Calls go to the one that
+// serves, and on to another when that one does, as after a lost connection: only calls that may be sent twice.
 BANYAN_API banyan_code banyan_connect(const char *endpoint, const banyan_options *options,
                                       banyan_client **out, banyan_error *error);
 
@@ -656,7 +656,7 @@ typedef struct banyan_events {
     uint64_t lost; // events behind `seq` that are not kept any more
 } banyan_events;
 // OK with n = 0: nothing came in time. RESOURCE_EXHAUSTED: too many wait already. options NULL: all. A call that waits goes
-// on waiting at the next coordinator when one restarts, or when another one takes over.
+// on waiting at the next coordinator when one restarts, or when another one serves.
 BANYAN_API banyan_code banyan_events_read(banyan_client *client, const banyan_events_options *options,
                                           banyan_events *out, banyan_error *error);
 BANYAN_API void banyan_events_free(banyan_events *events); // what it points to; NULL is allowed
@@ -832,15 +832,15 @@ BANYAN_API void banyan_kept_step_free(banyan_kept_step *step); // what it points
 typedef struct banyan_edge_down { // one worker does not reach the other, now
     char from[65], to[65];
 } banyan_edge_down;
-// What a daemon says about itself and its machine: a coordinator, one that stands by too, or a worker at its endpoint
+// What a daemon says about itself and its machine: a coordinator, or a worker at its endpoint
 // (banyan_worker_info.endpoint; it takes no token). Zero where it does not know, or is of an older build.
 typedef struct banyan_examined {
-    bool serving; // not while it stands by, stops, or leaves
+    bool serving; // not while it stops, or leaves
     char version[32];
     uint64_t term, uptime_ns, rtt_ns;
     uint64_t
         wall_ns; // its clock when it answered, since 1970; 0: nothing of what follows is told, which is of an older build,
-    // or for an operator's token, which one that stands by does not know
+    // or for an operator's token
     int64_t skew_ns;           // its clock less this machine's, give or take half of rtt_ns
     uint64_t files, files_max; // descriptors that are open, about, and that may be
     uint64_t memory_bytes, memory_available_bytes; // of its machine

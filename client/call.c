@@ -18,7 +18,6 @@
 
 #include "client/internal.h"
 #include "common/failpoint.h"
-#include "proto/status.h"
 
 #define BACKOFF_FIRST_NS (10 * COMMON_NS_PER_MS)
 #define BACKOFF_MAX_NS   (500 * COMMON_NS_PER_MS)
@@ -126,11 +125,8 @@ static enum common_code call_retry(struct client_call *call, struct common_error
 // Of several coordinators this one has said that it does not serve.
 static bool is_refused(const struct client_call *call, const struct proto_reply *reply)
 {
-    if (call->channel || !client_endpoints_several(call->client))
-        return false;
-    if (reply->code != COMMON_OK)
-        return proto_status_has_reason(reply->status, "STANDBY");
-    return call->method == BANYAN__PB__METHOD__METHOD_HEALTH_CHECK &&
+    return !call->channel && client_endpoints_several(call->client) && reply->code == COMMON_OK &&
+           call->method == BANYAN__PB__METHOD__METHOD_HEALTH_CHECK &&
            !((const Banyan__Pb__HealthCheckReply *)reply->message->body)->serving;
 }
 
@@ -176,7 +172,7 @@ static void on_reply(void *arg, const struct proto_reply *reply)
     banyan_error error = {0};
     if (moving && told.code == COMMON_CANCELLED && !call->cancelled && !atomic_load(&call->client->closing))
         client_error_set(&error, BANYAN_UNAVAILABLE,
-                         "another coordinator has taken over: whether the call was done is not known");
+                         "another coordinator serves now: whether the call was done is not known");
     else
         explain(call, &told, &error);
     call_end(call, error.code, NULL, &error);

@@ -181,12 +181,11 @@ static bool check_coordinator(struct ctl_doctor *d, const char *endpoint)
         return false;
     }
     ctl_doctor_find(d, CTL_DOCTOR_OK, "coordinator", "", "%s %s, and answers in %s", endpoint,
-                    seen.serving ? "serves" : "stands by", common_format_ns(seen.rtt_ns, rtt, sizeof rtt));
-    snprintf(who, sizeof who, seen.serving ? "coordinator" : "coordinator standing by");
+                    seen.serving ? "serves" : "does not serve",
+                    common_format_ns(seen.rtt_ns, rtt, sizeof rtt));
+    snprintf(who, sizeof who, seen.serving ? "coordinator" : "coordinator not serving");
     if (seen.serving)
         d->skew_ns = seen.skew_ns;
-    else
-        d->standbys++;
     ctl_doctor_process(d, who, &seen);
     if (seen.serving)
         check_edges(d, &seen);
@@ -202,10 +201,6 @@ static bool check_coordinators(struct ctl_doctor *d)
         return false; // was checked
     for (uint32_t i = 0; i < list.n; i++)
         serves = check_coordinator(d, list.endpoints[i]) || serves;
-    ctl_doctor_find(
-        d, d->standbys ? CTL_DOCTOR_OK : CTL_DOCTOR_WARN, "standby",
-        "start a second banyan-coordinator with --standby on the same store, and name both: --endpoint A,B",
-        d->standbys ? "%u stands by" : "no coordinator that is named stands by", d->standbys);
     return serves;
 }
 
@@ -266,7 +261,7 @@ const struct ctl_command ctl_doctor_commands[] = {
     {"doctor", "", "look at all parts of the cluster, and say what is wrong",
      "Looks at coordinators, workers and their machines from here: versions, clocks, who reaches whom, "
      "limits of\n"
-     "memory and files, room on disks, kernels, copies and hosts, a standby. Says ok, warn or fail of each, "
+     "memory and files, room on disks, kernels, copies and hosts. Says ok, warn or fail of each, "
      "and what\n"
      "to do. Exit code 0: nothing fails; 9: something does; 5: no coordinator serves; 7: it wants\nanother "
      "token. It changes nothing.",

@@ -11,7 +11,7 @@ struct ctl_doctor {
     struct ctl *ctl;
     uint64_t look_ns; // how long to wait for each process
     json_t *findings;
-    unsigned counts[3], standbys;
+    unsigned counts[3];
     bool refused;    // by a coordinator: the token is wrong
     int64_t skew_ns; // the active coordinator's clock less this machine's
 };

@@ -175,8 +175,7 @@ static void tell_gap(const banyan_events *page)
 {
     if (page->anew)
         fprintf(stderr,
-                "banyanctl: the coordinator has started anew, or another one has taken over (term %" PRIu64
-                ")\n",
+                "banyanctl: the coordinator has started anew, or another one serves (term %" PRIu64 ")\n",
                 page->term);
     if (page->lost)
         fprintf(stderr,

@@ -261,7 +261,6 @@ static const char *next_step_of_reason(const banyan_error *error)
         {BANYAN_UNAVAILABLE, "QUARANTINE", "'banyanctl quarantine' lists what is held back"},
         {BANYAN_UNAVAILABLE, "RESTORED",
          "'banyanctl workers' shows who is there; when all are, 'banyanctl accept' lets it be served"},
-        {BANYAN_UNAVAILABLE, "STANDBY", "name all coordinators in --endpoint or BANYAN_ENDPOINT: A,B"},
     };
     if (strcmp(error->reason, "TOKEN") == 0)
         return "'banyanctl token list' shows the tokens, and what each permits";

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinators of a client: one, or several on one store, of which one is active (A,B). There is a channel to each;
+// The coordinators of a client: one, or a list of those that may serve (A,B), one at a time. There is a channel to each;
 // calls go over the *current* one.
 //
 //   current: does not answer ── another one says that it serves, with a higher term ──▶ that one
 //
-// While calls are out, all are asked every PROBE_NS. A coordinator that stands by says that it does not serve; one that is
+// While calls are out, all are asked every PROBE_NS. One that does not serve says so; one that is
 // frozen says nothing, and keeps its link, so that only the others can tell. Calls that were out over the old channel
 // are sent again over the new one, in the order in which they were begun: for the peer that is a retry like that after
 // a lost link. I/O thread.

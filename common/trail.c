@@ -342,10 +342,8 @@ static bool file_lock(int fd, const struct stat *st, const char **why)
 {
     if (!S_ISREG(st->st_mode) || flock(fd, LOCK_EX | LOCK_NB) == 0)
         return true;
-    *why =
-        errno == EWOULDBLOCK
-            ? "another process has it: each coordinator has an audit log of its own, also one that stands by"
-            : strerror(errno);
+    *why = errno == EWOULDBLOCK ? "another process has it: each coordinator has an audit log of its own"
+                                : strerror(errno);
     return false;
 }
 

@@ -17,9 +17,8 @@
 #define LOOK_EVERY_NS COMMON_NS_PER_S
 #define WRITE_EVERY_S 600 // when a token was used last is known to so many seconds
 
-// Identities without a token of the table, of links that are closed when there is one, or when it takes over.
+// Identities without a token of the table, of links that are closed when there is one.
 #define ANYBODY UINT64_MAX
-#define PENDING (UINT64_MAX - 1)
 
 static uint64_t now_s(void)
 {
@@ -45,10 +44,6 @@ bool coordinator_admit(void *arg, const void *credentials, size_t len, const cha
     if (is_file_token(c, credentials, len)) {
         *out = proto_identity_admin;
         return true;
-    }
-    if (c->core.standing_by) {
-        *out = (struct proto_identity){.token = PENDING};
-        return coordinator_token_like(credentials, len) || !c->core.options.token;
     }
     struct coordinator_token *token =
         coordinator_token_presented(&c->tenants.tokens, credentials, len, now_s());
@@ -84,11 +79,6 @@ bool coordinator_admit_http(struct coordinator *c, const struct common_http_requ
     snprintf(peer, sizeof(peer), "%s over HTTP", request->peer);
     proto_server_refuses(c->server, PROTO_REFUSED_TOKEN, peer, "its client token is wrong");
     return false;
-}
-
-void coordinator_admission_active(struct coordinator *c)
-{
-    proto_server_evict(c->server, PENDING);
 }
 
 void coordinator_wording(void *arg, const struct proto_request *request, char *text, size_t bytes,

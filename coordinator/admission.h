@@ -5,8 +5,6 @@
 //   a token of the table ──────────────▶ what the table says
 //   the token file's ──────────────────▶ admin of the default tenant
 //   none, or any, where there is no token at all, and the door is open (below) ──▶ likewise
-//   while it stands by: anything that looks like a token ──▶ NONE: all calls are refused anyway, and when it
-//                                                            takes over, these links are closed and come again
 #ifndef COORDINATOR_ADMISSION_H
 #define COORDINATOR_ADMISSION_H
 
@@ -26,14 +24,13 @@ bool coordinator_may(struct coordinator *c, struct proto_request *request);
 bool coordinator_wants_token(const struct coordinator *c); // of clients
 
 // Who asks over --http. False: a token is shown and is wrong, which is counted and told as that of an RPC is. Access NONE: no
-// token is shown where one is wanted; or it stands by, and knows none.
+// token is shown where one is wanted.
 struct common_http_request;
 bool coordinator_admit_http(struct coordinator *c, const struct common_http_request *request,
                             struct proto_identity *out);
 
 // With each tick: tokens that have expired are valid no more, and when they were used is written from time to time.
 void coordinator_admission_tick(struct coordinator *c, uint64_t now_ns);
-void coordinator_admission_active(struct coordinator *c); // it has taken over
 
 // Handlers (proto_method.handle).
 void coordinator_handle_token_create(struct coordinator *c, struct proto_request *request);

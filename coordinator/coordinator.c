@@ -19,15 +19,16 @@
 #include "coordinator/service.h"
 #include "coordinator/sessions/attach.h"
 #include "coordinator/sessions/drain.h"
+#include "coordinator/sessions/load.h"
 #include "coordinator/sessions/quarantine_service.h"
 #include "coordinator/sessions/reading.h"
 #include "coordinator/sessions/rebalance.h"
 #include "coordinator/sessions/reshape.h"
+#include "coordinator/sessions/restored.h"
 #include "coordinator/sessions/scrub.h"
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/strike.h"
 #include "coordinator/sessions/table.h"
-#include "coordinator/standby.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/keep.h"
@@ -44,14 +45,12 @@
 #define WORKER       (1u << BANYAN__PB__ROLE__ROLE_WORKER)
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 
-// Each handler gets the room that it belongs to, unless all are empty: it stands by.
+// Each handler gets the room that it belongs to.
 #define HANDLER_OF(name, what)                                                                               \
     static void on_##name(void *arg, struct proto_request *request)                                          \
     {                                                                                                        \
         struct coordinator *c = arg;                                                                         \
-        if (c->core.standing_by)                                                                             \
-            coordinator_standby_refuse(request);                                                             \
-        else if (coordinator_may(c, request) && !coordinator_trail_refuses(c->trail, request))               \
+        if (coordinator_may(c, request) && !coordinator_trail_refuses(c->trail, request))                    \
             coordinator_handle_##name(what, request);                                                        \
     }
 #define HANDLER(name, room) HANDLER_OF(name, &c->room)
@@ -152,8 +151,6 @@ static void tick(void *arg)
     struct coordinator *c = arg;
     uint64_t now = common_clock_ns();
     coordinator_trail_tick(c->trail, now);
-    if (c->core.standing_by)
-        return;
     coordinator_here(&c->core, now);
     coordinator_workers_tick(&c->cluster, now);
     coordinator_slow_tick(&c->cluster, now);
@@ -168,8 +165,7 @@ static enum common_code listen_all(struct coordinator *c, const char *const *end
                                    struct common_error *err)
 {
     enum common_code code = COMMON_OK;
-    // One that stands by does not know the tokens yet; its door is shut until it does.
-    bool has_token = c->core.options.token || c->tenants.tokens.n || c->core.standing_by;
+    bool has_token = c->core.options.token || c->tenants.tokens.n;
     c->door_open = true;
     for (size_t i = 0; endpoints[i] && code == COMMON_OK; i++) {
         c->door_open = c->door_open && proto_listen_allowed(endpoints[i], false, true,
@@ -245,7 +241,6 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .admit = coordinator_admit,
                                           .enters = connection_enters,
                                           .leaves = connection_leaves,
-                                          .serves = coordinator_serves,
                                           .wording = coordinator_wording,
                                           .refusing = on_refusing,
                                           .answered = c->trail ? on_answered : NULL,
@@ -265,6 +260,27 @@ static void list_endpoints(const struct coordinator *c, char *out, size_t bytes)
     out[0] = '\0';
     for (uint32_t i = 0; (endpoint = coordinator_endpoint(c, i)) && len < bytes; i++)
         len += (size_t)snprintf(out + len, bytes - len, "%s%s", i ? "," : "", endpoint);
+}
+
+static enum common_code open_store(struct coordinator *c, struct common_error *err)
+{
+    struct coordinator_core *core = &c->core;
+    struct coordinator_loader loader = {.sessions = &c->sessions, .err = err};
+    struct coordinator_store_reader reader;
+    coordinator_sessions_reader(&loader, &reader);
+    coordinator_tenants_reader(&c->tenants, &reader);
+    coordinator_quotas_reader(&c->quotas, &reader);
+    enum common_code code = coordinator_store_open(core->options.store_path, core->options.store_sync_full,
+                                                   core->loop, &reader, &c->store, err);
+    if (code != COMMON_OK)
+        return code;
+    c->cluster.store = c->sessions.store = c->tenants.store = c->store;
+    core->term = coordinator_store_term(c->store);
+    coordinator_events_set_term(core->events, core->term);
+    c->cluster.lives = (uint32_t)core->term << 16;
+    coordinator_sessions_restored(&c->sessions);
+    coordinator_restored_withhold(&c->sessions);
+    return COMMON_OK;
 }
 
 enum common_code coordinator_new(struct common_loop *loop, const struct coordinator_options *options,
@@ -291,7 +307,9 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     if (code == COMMON_OK)
         code = coordinator_steps_init(&c->steps, core, &c->cluster, &c->sessions);
     if (code == COMMON_OK)
-        code = coordinator_standby_new(c, err);
+        code = open_store(c, err);
+    if (code == COMMON_OK && options->held)
+        options->held(options->arg);
     if (code == COMMON_OK)
         code = common_timer_new(loop, tick, c, &c->tick);
     if (code == COMMON_OK)
@@ -306,11 +324,6 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     *out = c;
     char listen[512];
     list_endpoints(c, listen, sizeof(listen));
-    if (core->standing_by) {
-        common_log_info("standing by: another coordinator has the store cluster=%s listen=%s store=%s",
-                        core->options.cluster, listen, core->options.store_path);
-        return COMMON_OK;
-    }
     common_log_info("ready cluster=%s listen=%s term=%" PRIu64 " sessions=%u store=%s store_id=%016" PRIx64,
                     core->options.cluster, listen, core->term, c->sessions.n, core->options.store_path,
                     coordinator_store_id(c->store));
@@ -352,11 +365,6 @@ void coordinator_reopen_audit_log(struct coordinator *c)
     coordinator_trail_reopen(c->trail);
 }
 
-bool coordinator_stands_by(const struct coordinator *c)
-{
-    return c->core.standing_by;
-}
-
 const char *coordinator_endpoint(const struct coordinator *c, uint32_t nth)
 {
     return proto_server_endpoint(c->server, nth);
@@ -367,9 +375,12 @@ void coordinator_stop(struct coordinator *c)
     if (c->core.stopping)
         return;
     c->core.stopping = true;
+    // First of all, as a kill would: calls that are out are sent again, to the next coordinator. An answer that says why they
+    // end would end them. And no client waits on a link while the disk takes its time.
+    proto_server_close(c->server);
+    c->server = NULL;
     if (c->tick)
         common_timer_stop(c->tick);
-    coordinator_standby_stop(c->standby);
     coordinator_event_readers_stop(c);
     coordinator_steps_stop(&c->steps);
     c->sessions.unpark = true;
@@ -378,8 +389,6 @@ void coordinator_stop(struct coordinator *c)
     coordinator_turn_drain(&c->core.turn);
     coordinator_backups_stop(c);
     coordinator_store_stop(c->store);
-    proto_server_close(c->server);
-    c->server = NULL;
     coordinator_trail_stop(c->trail);
 }
 
@@ -401,7 +410,6 @@ void coordinator_free(struct coordinator *c)
     coordinator_event_readers_free(c);
     coordinator_turn_fini(&c->core.turn);
     common_timer_free(c->tick);
-    coordinator_standby_free(c->standby);
     free((char *)c->core.options.cluster);
     free((char *)c->core.options.store_path);
     if (c->core.options.token)

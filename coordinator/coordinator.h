@@ -58,14 +58,8 @@ struct coordinator_options {
     const char *audit_log; // file that says who has changed what (docs/AUDIT.md); NULL: none
     bool audit_required;   // while that cannot be written, calls that would change something are refused
     struct common_tracer *tracer; // of steps' spans, kept; NULL: none
-    // Another coordinator may have the store: then this one listens, refuses every call (UNAVAILABLE, STANDBY), and takes
-    // the store over when the other is gone or does not run (store/lease.h).
-    bool standby;
-    void (*active)(
-        void *arg); // it has, and serves from now on; not called when it serves from the start; may be NULL
-    // This coordinator must end at once, without another answer: FAILED_PRECONDITION: another one has its store, or may
-    // have; other codes: it could not take the store. It is not stopped: it does nothing more. May be NULL with ":memory:".
-    void (*over)(void *arg, enum common_code code, const char *why);
+    // The store is this coordinator's, and it does not listen yet. Not called where it is refused. May be NULL.
+    void (*held)(void *arg);
     void *arg;
 };
 
@@ -87,13 +81,11 @@ void coordinator_tell_reloaded(struct coordinator *c, const char *trouble);
 // SIGHUP: where the audit log was moved away, a new one is begun at its path. With lines in the log.
 void coordinator_reopen_audit_log(struct coordinator *c);
 
-bool coordinator_stands_by(const struct coordinator *c);
-
 const char *coordinator_endpoint(const struct coordinator *c,
                                  uint32_t nth); // listened on, with real ports; NULL past the end
 
-// Ends everything under way (calls are answered CANCELLED or UNAVAILABLE) and writes what was submitted to
-// the store. Does not stop the loop.
+// Closes all links, so that calls under way are lost as with a process that is killed, ends everything, and writes what was
+// submitted to the store. Blocks for as long as the disk does. Does not stop the loop.
 void coordinator_stop(struct coordinator *c);
 
 // After stop, once the loop has ended (or was never run). NULL is allowed.

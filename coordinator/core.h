@@ -39,7 +39,6 @@ struct coordinator_core {
     uint64_t term, started_ns;
     uint64_t term_asked; // the highest that the store was asked to keep; not above `term` when none is
     bool stopping;       // nothing new is begun
-    bool standing_by;    // another coordinator has the store: nothing is known, and nothing served
     struct coordinator_turn turn;
     struct coordinator_presence presence;
     struct coordinator_events *events;    // what has happened, for people (events.h)

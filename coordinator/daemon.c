@@ -76,18 +76,13 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
          "Listen on other addresses than loopback without TLS, or without a token.", 0, 0},
         {"store", 0, COMMON_OPTION_STRING, &words->store, "PATH",
-         "The store; ':memory:' keeps nothing.\n"
+         "The store, which this coordinator alone has; ':memory:' keeps nothing.\n"
          "Default: ${XDG_STATE_HOME:-~/.local/state}/banyan/coordinator.db.",
          0, 0},
         {"restore-backup", 0, COMMON_OPTION_STRING, &out->restore, "FILE",
          "Make the store at --store, where none may be, of a file that 'banyanctl backup' has\n"
          "written, and end. Its sessions are served once 'banyanctl accept' says that all\n"
          "workers are back. Default: nothing is restored.",
-         0, 0},
-        {"standby", 0, COMMON_OPTION_FLAG, &config->standby, NULL,
-         "Where another coordinator of this machine has the store: listen, refuse calls, and\n"
-         "take over when that one is gone or frozen. Both may be started so. Clients and\n"
-         "workers name both endpoints: A,B.",
          0, 0},
         {"fsync", 0, COMMON_OPTION_FLAG, &config->store_sync_full, NULL,
          "Acknowledged writes survive a power loss, not only the end of the process.", 0, 0},
@@ -162,8 +157,8 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
         {"audit-log", 0, COMMON_OPTION_STRING, &config->audit_log, "FILE",
          "Add a line to this file for each call that changes something, each try that was\n"
          "refused, each worker that comes and goes: who, what, when, from where, with which\n"
-         "result, chained by hashes. A coordinator that stands by has another one. SIGHUP opens\n"
-         "it anew. 'banyanctl audit-log' reads it. Default: none.",
+         "result, chained by hashes. SIGHUP opens it anew. 'banyanctl audit-log' reads it.\n"
+         "Default: none.",
          0, 0},
         {"audit-required", 0, COMMON_OPTION_FLAG, &config->audit_required, NULL,
          "While nothing can be written there, refuse calls that would change something.", 0, 0},
@@ -182,9 +177,8 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
         {"ticket-life", 0, COMMON_OPTION_DURATION, &config->ticket_ns, "TIME",
          "How long a ticket to attach or read rows is valid. Default: 2m.", 0, 0},
         COMMON_DAEMON_READY_OPTION(daemon,
-                                   "Written when it listens, and when it takes over: {\"endpoints\":\n"
-                                   "[...], \"pid\": n, \"standing_by\": false}, and \"http\" with --http.\n"
-                                   "Default: none."),
+                                   "Written when it listens: {\"endpoints\": [...], \"pid\": n}, and\n"
+                                   "\"http\" with --http. Default: none."),
         COMMON_DAEMON_HARDEN_OPTIONS(daemon),
         COMMON_DAEMON_LOG_OPTIONS(daemon),
         COMMON_DAEMON_TRACE_OPTIONS(daemon),
@@ -194,9 +188,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
          0, 0},
         COMMON_DAEMON_CONFIG_OPTIONS(daemon),
         {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL,
-         "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 5 another coordinator has\n"
-         "taken over.",
-         0, 0},
+         "Exit codes: 0 clean, 2 wrong command line, 3 cannot start.", 0, 0},
     };
     const struct common_command command = {
         .program = "banyan-coordinator",
@@ -263,9 +255,6 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,
             "--restore-backup needs a store that is a file; try 'banyan-coordinator --help'");
-    if (code == COMMON_OK && config->standby && !strcmp(config->store_path, ":memory:"))
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--standby needs a store that is a file; try 'banyan-coordinator --help'");
     return code;
 }
 
@@ -315,8 +304,8 @@ enum common_code coordinator_daemon_write_ready(const char *path, const struct c
     const char *endpoint;
     for (uint32_t i = 0; (endpoint = coordinator_endpoint(c, i)); i++)
         json_array_append_new(endpoints, json_string(endpoint));
-    json_t *root = json_pack("{s:o, s:I, s:b, s:s*}", "endpoints", endpoints, "pid", (json_int_t)getpid(),
-                             "standing_by", (int)coordinator_stands_by(c), "http", http);
+    json_t *root =
+        json_pack("{s:o, s:I, s:s*}", "endpoints", endpoints, "pid", (json_int_t)getpid(), "http", http);
     char *line = root ? json_dumps(root, JSON_COMPACT) : NULL;
     enum common_code code =
         line ? common_daemon_write_ready(path, line, err)

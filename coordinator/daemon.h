@@ -28,7 +28,7 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
 void coordinator_daemon_reload(struct coordinator_daemon_options *options, struct coordinator *c);
 void coordinator_daemon_options_free(struct coordinator_daemon_options *options);
 
-// One line of JSON: {"endpoints": [...], "pid": n, "standing_by": bool, "http": address, where it is not NULL}. Appears whole or not at all.
+// One line of JSON: {"endpoints": [...], "pid": n, "http": address, where it is not NULL}. Appears whole or not at all.
 enum common_code coordinator_daemon_write_ready(const char *path, const struct coordinator *c,
                                                 const char *http, struct common_error *err);
 

@@ -12,8 +12,6 @@ static const char *shutdown_fails(void *arg)
 static const char *store_fails(void *arg)
 {
     const struct coordinator *c = arg;
-    if (c->core.standing_by)
-        return "standing by: another coordinator has the store";
     return c->store ? NULL : "the store is not open";
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// banyan-coordinator. Exit codes: 0 clean (also after SIGTERM or SIGINT), 2 usage, 3 cannot start, 5 another coordinator
-// has taken over.
+// banyan-coordinator. Exit codes: 0 clean (also after SIGTERM or SIGINT), 2 usage, 3 cannot start.
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -22,8 +21,6 @@
 
 #define TRACES_NS (2 * COMMON_NS_PER_S) // for so long it waits for the collector to take the last spans
 
-enum { EXIT_TAKEN_OVER = 5 }; // beside those of common/daemon.h
-
 struct daemon {
     struct common_loop *loop;
     struct coordinator *coordinator;
@@ -34,6 +31,13 @@ struct daemon {
     struct coordinator_daemon_options options;
     bool leaving;
 };
+
+static void remove_ready(void *arg)
+{
+    struct daemon *d = arg;
+    if (d->options.daemon.ready_file)
+        unlink(d->options.daemon.ready_file);
+}
 
 static void left(void *arg)
 {
@@ -47,6 +51,7 @@ static void leave(void *arg)
         return;
     d->leaving = true;
     common_notify_leaving(d->notify, "leaving");
+    remove_ready(d);           // now: once the store is given up, it may be the next one's
     common_http_free(d->http); // what it shows goes
     d->http = NULL;
     coordinator_stop(d->coordinator);
@@ -76,32 +81,13 @@ static int put_metrics(void *arg, const struct common_http_request *request, str
     return coordinator_metrics_put(arg, &who, table) ? 200 : 503;
 }
 
-static void is_active(void *arg)
-{
-    struct daemon *d = arg;
-    struct common_error err;
-    if (write_ready(d, &err) != COMMON_OK)
-        common_log_error("%s", err.message);
-    common_notify_ready(d->notify, "serving");
-}
-
-// At once: nothing more goes out, and the store's files, which are another's, are not touched.
-static void is_over(void *arg, enum common_code code, const char *why)
-{
-    (void)arg;
-    bool taken = code == COMMON_FAILED_PRECONDITION;
-    common_log_error(taken ? "exiting: %s" : "cannot take over: %s", why);
-    _exit(taken ? EXIT_TAKEN_OVER : COMMON_DAEMON_START);
-}
-
 static enum common_code start_serving(struct daemon *d, struct common_error *err)
 {
     const struct coordinator_options *config = &d->options.config;
     // Over streams and over nng; of each worker its link, the one to it, and one more while it starts again.
     common_daemon_raise_files(2 * ((uint64_t)config->max_clients + PROTO_STRANGERS_MAX) +
                               3 * (uint64_t)config->max_workers + COMMON_HTTP_CONNECTIONS + 64);
-    d->options.config.active = is_active;
-    d->options.config.over = is_over;
+    d->options.config.held = remove_ready; // an old one must not speak for this process
     d->options.config.arg = d;
     bool insecure = d->options.daemon.http_insecure || config->insecure;
     enum common_code code = proto_http_new(d->loop, &d->options.daemon, insecure, &d->http, err);
@@ -143,7 +129,7 @@ static enum common_daemon_exit run_daemon(struct daemon *d)
         if (d->coordinator)
             coordinator_stop(d->coordinator);
     } else {
-        common_notify_ready(d->notify, coordinator_stands_by(d->coordinator) ? "standing by" : "serving");
+        common_notify_ready(d->notify, "serving");
         common_loop_run(d->loop);
         code = COMMON_DAEMON_CLEAN;
     }
@@ -154,8 +140,6 @@ static enum common_daemon_exit run_daemon(struct daemon *d)
     common_notify_free(d->notify);
     common_signals_free(signals);
     common_loop_free(d->loop);
-    if (d->options.daemon.ready_file && code == COMMON_DAEMON_CLEAN)
-        unlink(d->options.daemon.ready_file);
     return code;
 }
 
@@ -190,8 +174,6 @@ int main(int argc, char **argv)
         coordinator_daemon_options_free(&d.options);
         return restored;
     }
-    if (d.options.daemon.ready_file)
-        unlink(d.options.daemon.ready_file); // an old one must not speak for this process
     enum common_daemon_exit exit_code = run_daemon(&d);
     coordinator_daemon_options_free(&d.options);
     return exit_code;

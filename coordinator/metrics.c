@@ -193,8 +193,6 @@ static bool put_totals(struct common_metrics *table, const struct coordinator *c
         {gauge, "banyan_items", "Items of attend calls under way.", NULL, NULL, c->steps.items},
         {gauge, "banyan_term", "Number of this coordinator's life.", NULL, NULL, (double)c->core.term},
         {gauge, "banyan_ready", "1 while /readyz says 200.", NULL, NULL, coordinator_health_is_ready(c)},
-        {gauge, "banyan_standing_by", "1 while another coordinator has the store.", NULL, NULL,
-         c->core.standing_by},
         {gauge, "banyan_uptime_seconds", "Since the start.", NULL, NULL,
          (double)(common_clock_ns() - c->core.started_ns) / 1e9},
     };

@@ -556,15 +556,13 @@ void coordinator_handle_health(void *arg, struct proto_request *request)
     const Banyan__Pb__HealthCheckRequest *asked = (const void *)proto_request_message(request)->body;
     char texts[COORDINATOR_EDGES_MAX][COORDINATOR_EDGE_TEXT], *edges[COORDINATOR_EDGES_MAX];
     Banyan__Pb__HealthCheckReply m = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
-    m.serving = !c->core.stopping && !c->core.standing_by;
+    m.serving = !c->core.stopping;
     m.version = BANYAN_VERSION;
     m.term = c->core.term;
     m.uptime_ns = common_clock_ns() - c->core.started_ns;
-    // Of the machine, and of workers: for those who look after them. One that stands by knows of no token but its file's: it
-    // tells others only where none is wanted of them, so on its own machine.
-    bool anybody = c->core.standing_by && !coordinator_wants_token(c);
-    if (asked->examine && (anybody || proto_request_is_daemon(request) ||
-                           coordinator_shows_workers(proto_request_identity(request))))
+    // Of the machine, and of workers: for those who look after them.
+    if (asked->examine &&
+        (proto_request_is_daemon(request) || coordinator_shows_workers(proto_request_identity(request))))
         health_examine(c, &m, texts, edges);
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
 }

@@ -3,7 +3,7 @@
 // locked. Read core.h, turn.h and the rooms' own headers (cluster/cluster.h, sessions/sessions.h,
 // steps/steps.h) next.
 //
-//   main, daemon, http, health, limits, service, events_service, coordinator, standby
+//   main, daemon, http, health, limits, service, events_service, coordinator
 //        │
 //        ▼
 //      steps ──▶ sessions ──▶ cluster ──▶ store            each ──▶ core, turn
@@ -26,7 +26,6 @@
 
 struct coordinator_backups;
 struct coordinator_event_readers;
-struct coordinator_standby;
 struct coordinator_trail;
 
 extern const struct proto_method coordinator_methods[]; // that it serves; ends with method 0
@@ -43,8 +42,7 @@ struct coordinator {
     bool
         door_open; // nobody but this machine reaches it, or --insecure: without any token everybody is an admin
     uint64_t tokens_looked_ns;
-    struct common_timer *tick;           // twice per heartbeat: missed beats, idle sessions, idle plans
-    struct coordinator_standby *standby; // of the lease on the store (standby.h)
+    struct common_timer *tick; // twice per heartbeat: missed beats, idle sessions, idle plans
     struct coordinator_event_readers *event_readers; // events_service.h
     struct coordinator_trail *trail;                 // the audit log (trail/trail.h); NULL: there is none
     struct coordinator_backups *backups;             // backup_service.h; NULL: none was asked for

@@ -19,11 +19,9 @@ enum proto_event_severity { PROTO_EVENT_INFO, PROTO_EVENT_WARN, PROTO_EVENT_ERRO
 
 // X(kind, name, most, seconds, what): in so many seconds `most` events of one kind stand for themselves; what comes above is
 // one event with a count. The word before the first dash is the kind's group. New ones are added within a group; names are
-// never used again for something else.
+// never used again for something else: so were coordinator-took-over and coordinator-standby, up to version 0.1.
 #define PROTO_EVENT_KINDS(X)                                                                                 \
     X(COORDINATOR_STARTED, "coordinator-started", 64, 1, "a coordinator has opened its store, and serves")   \
-    X(COORDINATOR_TOOK_OVER, "coordinator-took-over", 64, 1, "one that stood by has taken the store over")   \
-    X(COORDINATOR_STANDBY, "coordinator-standby", 64, 1, "another coordinator stands by")                    \
     X(COORDINATOR_TERM, "coordinator-term", 64, 1, "the term was raised above what a worker has seen")       \
     X(COORDINATOR_AWAY, "coordinator-away", 64, 1, "the coordinator's process did not run for a while")      \
     X(COORDINATOR_RELOADED, "coordinator-reloaded", 64, 1,                                                   \

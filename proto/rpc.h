@@ -207,9 +207,6 @@ struct proto_server_options {
         *flags; // [PROTO_LIMIT_COUNT] what raises each, for people; entries and all may be NULL; kept
     const struct proto_method *methods; // ends with method 0; kept, not copied
     void *arg;                          // for all of these
-    // Asked before each answer of a handler leaves; false: it does not, and nor does any other: the process ends. NULL:
-    // always.
-    bool (*serves)(void *arg);
     // Each failure of a client's request, before it leaves: its words may be altered in place (`bytes` of room), and
     // status.details' lists made shorter. May be NULL.
     void (*wording)(void *arg, const struct proto_request *request, char *text, size_t bytes,

@@ -93,7 +93,6 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
     server->admit = options->admit;
     server->enters = options->enters;
     server->leaves = options->leaves;
-    server->serves = options->serves;
     server->wording = options->wording;
     server->refusing = options->refusing;
     server->answered = options->answered;
@@ -393,8 +392,7 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
                          outgoing->status ? (enum common_code)outgoing->status->code : COMMON_OK,
                          outgoing->status ? NULL : outgoing->body);
     request->identity = NULL;
-    bool serves = !server->serves || server->serves(server->arg);
-    request->send(request, code == COMMON_OK && serves ? &gather : NULL, sent, sent_arg);
+    request->send(request, code == COMMON_OK ? &gather : NULL, sent, sent_arg);
     if (server->unread > server->bytes_max / 2)
         proto_callers_relieve(server);
     request_end(request);

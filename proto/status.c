@@ -125,11 +125,6 @@ void proto_status_from_pb(const Banyan__Pb__Status *pb, struct proto_status *out
     *out = fresh;
 }
 
-bool proto_status_has_reason(const Banyan__Pb__Status *pb, const char *reason)
-{
-    return pb && pb->n_details > 0 && !strcmp(pb->details[0]->reason, reason);
-}
-
 void proto_request_fail_status(struct proto_request *request, const struct proto_status *status)
 {
     Banyan__Pb__Status *pb = proto_status_to_pb(status);

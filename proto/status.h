@@ -39,8 +39,6 @@ Banyan__Pb__Status *proto_status_to_pb(const struct proto_status *status);
 void proto_status_pb_free(Banyan__Pb__Status *pb);
 void proto_status_from_pb(const Banyan__Pb__Status *pb, struct proto_status *out); // NULL pb: OK
 
-bool proto_status_has_reason(const Banyan__Pb__Status *pb, const char *reason); // NULL pb: false
-
 // Answers a request with this failure. The request is gone.
 void proto_request_fail_status(struct proto_request *request, const struct proto_status *status);
 

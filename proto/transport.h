@@ -225,7 +225,6 @@ struct proto_server {
                   struct proto_identity *out);
     bool (*enters)(void *arg, uint32_t tenant, char *text, size_t bytes);
     void (*leaves)(void *arg, uint32_t tenant);
-    bool (*serves)(void *arg);
     void (*wording)(void *arg, const struct proto_request *request, char *text, size_t bytes,
                     Banyan__Pb__Status *status);
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);

@@ -16,8 +16,8 @@
 // this worker still, or this process was. To register would end the plans and steps that it takes part in,
 // so it beats again; a coordinator that has lost it, or a new one, says so.
 //
-// Of several endpoints each has such a machine, and the term is common to all: one coordinator is active, the others stand
-// by and refuse. When another one takes over, its term ends the membership with the first.
+// Of several endpoints each has such a machine, and the term is common to all: one coordinator serves. When another one
+// does, its term, which is higher, ends the membership with the first.
 #include "worker/membership.h"
 
 #include <assert.h>
@@ -32,7 +32,6 @@
 #include "common/random.h"
 #include "proto/endpoint.h"
 #include "proto/rpc.h"
-#include "proto/status.h"
 
 #define CALL_NS        (5 * COMMON_NS_PER_S)
 #define PAUSE_FIRST_NS (50 * COMMON_NS_PER_MS)
@@ -44,7 +43,6 @@
 #define STALL_NS       (100 * COMMON_NS_PER_MS) // without work: a loop may be so late when it is busy
 #define TELL_NS        (1 * COMMON_NS_PER_S)    // between two lines about why it cannot join
 #define TELL_AGAIN_NS  (30 * COMMON_NS_PER_S)   // the same reason
-#define STANDBY_NS     (100 * COMMON_NS_PER_MS) // between two Registers at one that stands by
 
 enum membership_state {
     MEMBERSHIP_AWAY,
@@ -81,7 +79,6 @@ struct worker_membership {
         stalled_ns;   // since when it is there; for how long its loop did not run, by count_stall
     bool calling;     // one call at a time
     bool silent;      // so was that heartbeats are not answered
-    bool standby;     // so was that the coordinator stands by
     uint64_t told_ns; // when a reason why it cannot join was logged; 0: not since it was a member
     char told[COMMON_ERROR_BYTES];
 };
@@ -156,21 +153,13 @@ static void joined(struct worker_membership *m)
         m->options.registered(m->options.arg);
 }
 
-// At one that stands by it asks often: that one may be active at any time.
 static void refused(struct worker_membership *m, const struct proto_reply *reply)
 {
-    if (!proto_status_has_reason(reply->status, "STANDBY")) {
-        char why[COMMON_ERROR_BYTES];
-        snprintf(why, sizeof why, "the coordinator has not accepted this worker yet: %.300s",
-                 reply->code != COMMON_OK ? reply->text : "its term is over");
-        tell_why(m, why);
-        ask_later(m);
-        return;
-    }
-    if (!m->standby)
-        common_log_info("a coordinator stands by coordinator=%s", m->options.coordinator);
-    m->standby = true;
-    common_timer_start(m->timer, STANDBY_NS, false);
+    char why[COMMON_ERROR_BYTES];
+    snprintf(why, sizeof why, "the coordinator has not accepted this worker yet: %.300s",
+             reply->code != COMMON_OK ? reply->text : "its term is over");
+    tell_why(m, why);
+    ask_later(m);
 }
 
 static void asked(void *arg, const struct proto_reply *reply)
@@ -195,7 +184,6 @@ static void asked(void *arg, const struct proto_reply *reply)
                  : body->heartbeat_ns > BEAT_MAX_NS ? BEAT_MAX_NS
                                                     : body->heartbeat_ns;
     m->pause_ns = PAUSE_FIRST_NS;
-    m->standby = false;
     m->join_ns = JOIN_FIRST_NS;
     membership_set_state(m, MEMBERSHIP_JOINING);
     if (!body->joining)

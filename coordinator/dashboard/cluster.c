@@ -86,15 +86,12 @@ COORDINATOR_DASHBOARD_ASK(cluster)
     char text[COMMON_HEALTH_TEXT];
     uint64_t now = common_clock_ns(), clients = 0;
     bool ready = common_health_run(coordinator_health_ready, (void *)c, false, NULL, text);
-    json_t *root = json_pack("{s:o, s:s, s:b, s:b, s:s, s:o, s:o, s:o}", "cluster",
+    json_t *root = json_pack("{s:o, s:s, s:b, s:s, s:o, s:o, s:o}", "cluster",
                              coordinator_dashboard_text(c->core.options.cluster), "version", BANYAN_VERSION,
-                             "ready", ready, "standing_by", c->core.standing_by, "health", text, "term",
-                             coordinator_dashboard_u64(c->core.term), "uptime_ns",
-                             coordinator_dashboard_u64(now - c->core.started_ns), "now_ns",
+                             "ready", ready, "health", text, "term", coordinator_dashboard_u64(c->core.term),
+                             "uptime_ns", coordinator_dashboard_u64(now - c->core.started_ns), "now_ns",
                              coordinator_dashboard_u64(now));
     *out = root;
-    if (c->core.standing_by)
-        return COMMON_OK;
     json_object_set_new(root, "limits", limits_json(c, &clients));
     json_object_set_new(root, "clients", coordinator_dashboard_u64(clients));
     json_object_set_new(root, "sessions", coordinator_dashboard_u64(c->sessions.n));

@@ -29,17 +29,12 @@
 static const struct route {
     const char *name; // the path after API; '*' is an id
     coordinator_dashboard_fn answer;
-    bool standing_by; // also while another coordinator has the store
 } routes[] = {
-    {"cluster", coordinator_dashboard_cluster, true},
-    {"workers", coordinator_dashboard_workers, false},
-    {"plans", coordinator_dashboard_plans, false},
-    {"plans/*", coordinator_dashboard_plan, false},
-    {"sessions", coordinator_dashboard_sessions, false},
-    {"sessions/*", coordinator_dashboard_session, false},
-    {"sessions/*/mass", coordinator_dashboard_mass, false},
-    {"sessions/*/trace", coordinator_dashboard_trace, false},
-    {"events", coordinator_dashboard_events, true},
+    {"cluster", coordinator_dashboard_cluster},      {"workers", coordinator_dashboard_workers},
+    {"plans", coordinator_dashboard_plans},          {"plans/*", coordinator_dashboard_plan},
+    {"sessions", coordinator_dashboard_sessions},    {"sessions/*", coordinator_dashboard_session},
+    {"sessions/*/mass", coordinator_dashboard_mass}, {"sessions/*/trace", coordinator_dashboard_trace},
+    {"events", coordinator_dashboard_events},
 };
 
 // ---- life ---------------------------------------------------------------------------------------
@@ -288,8 +283,6 @@ static void answer_api(struct coordinator_dashboard *d, const struct common_http
         route = route_matches(request->path + strlen(API), routes[i].name, &id) ? &routes[i] : NULL;
     if (!route) {
         refuse(out, 404, "there is no such thing; docs/DASHBOARD.md lists what there is");
-    } else if (d->c->core.standing_by && !route->standing_by) {
-        refuse(out, 503, "standing by: another coordinator has the store");
     } else {
         enum common_code code = route->answer(d, request->query, id, &json, &err);
         if (code == COMMON_OK)

@@ -52,6 +52,11 @@ static bool open_copy(struct coordinator_backup *b, struct coordinator_sql *sql)
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s-backup", coordinator_store_path(b->store)) >= (int)sizeof path)
         return failed(b, COMMON_UNAVAILABLE, "no backup can be made", "the path of the store is too long");
+    if (!coordinator_store_named(b->store)) // then a file of this name may be another coordinator's
+        return failed(
+            b, COMMON_FAILED_PRECONDITION, "no backup can be made",
+            "the store was moved away while the coordinator has it: stop it, and start it where the "
+            "store is");
     (void)unlink(path); // of a process that ended between the next lines
     b->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     int failure = errno;

@@ -18,5 +18,7 @@ struct coordinator_store_job {
 bool coordinator_store_run(struct coordinator_store *store, struct coordinator_store_job *job);
 
 const char *coordinator_store_path(const struct coordinator_store *store);
+// Any thread, between open and stop. Whether the files beside this path are this store's (hold.h).
+bool coordinator_store_named(const struct coordinator_store *store);
 
 #endif

@@ -15,6 +15,7 @@
 #include "common/hash.h"
 #include "common/random.h"
 #include "coordinator/store/backup.h"
+#include "coordinator/store/hold.h"
 #include "coordinator/store/sql.h"
 
 #define TERMS       1024               // lives that may have been since
@@ -158,7 +159,7 @@ static enum common_code mark(const struct paths *p, struct common_error *err)
         sqlite3_wal_checkpoint_v2(sql.db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) != SQLITE_OK)
         code = common_error_set(err, COMMON_UNAVAILABLE, "nothing is restored: %s cannot be written: %s",
                                 p->made, sqlite3_errmsg(sql.db));
-    coordinator_sql_close(&sql, false);
+    coordinator_sql_close(&sql);
     return code;
 }
 
@@ -166,9 +167,9 @@ static enum common_code exists(const char *path, struct common_error *err)
 {
     return common_error_set(
         err, COMMON_ALREADY_EXISTS,
-        "nothing is restored: %s exists: move the old store away, %s-wal and %s-lease with "
-        "it, or name another --store",
-        path, path, path);
+        "nothing is restored: %s exists: move the old store away, and its -wal with it, or name another "
+        "--store",
+        path);
 }
 
 static bool is_there(const char *path)
@@ -177,7 +178,15 @@ static bool is_there(const char *path)
     return lstat(path, &st) == 0;
 }
 
-enum common_code coordinator_restore(const char *backup, const char *path, struct common_error *err)
+// An empty log is what a coordinator leaves that has stopped.
+static bool has_log(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 && !(S_ISREG(st.st_mode) && st.st_size == 0);
+}
+
+// With the hold of the path.
+static enum common_code restore_held(const char *backup, const char *path, struct common_error *err)
 {
     struct paths p;
     if (strlen(path) + sizeof "-restoring-wal" > PATH_MAX)
@@ -186,12 +195,11 @@ enum common_code coordinator_restore(const char *backup, const char *path, struc
     snprintf(p.wal, sizeof p.wal, "%.*s-wal", PATH_MAX - 16, path);
     snprintf(p.made, sizeof p.made, "%.*s-restoring", PATH_MAX - 16, path);
     snprintf(p.made_wal, sizeof p.made_wal, "%.*s-restoring-wal", PATH_MAX - 16, path);
-    if (is_there(p.db) || is_there(p.wal))
+    if (is_there(p.db) || has_log(p.wal))
         return exists(is_there(p.db) ? p.db : p.wal, err);
     int in = open(backup, O_RDONLY | O_CLOEXEC);
     if (in < 0)
         return system_failed(backup, "cannot be opened", err);
-    coordinator_sql_make_folder(path);
     (void)unlink(p.made_wal); // of a restore that was killed
     (void)unlink(p.made);
     enum common_code code = unpack(in, backup, &p, err);
@@ -209,5 +217,26 @@ enum common_code coordinator_restore(const char *backup, const char *path, struc
         code = system_failed(p.db, "cannot be written", err);
     (void)unlink(p.made);
     (void)unlink(p.made_wal);
+    return code;
+}
+
+static void nothing_open(void *arg)
+{
+    (void)arg;
+}
+
+enum common_code coordinator_restore(const char *backup, const char *path, struct common_error *err)
+{
+    struct coordinator_hold *hold = NULL;
+    coordinator_sql_make_folder(path);
+    char *real = strdup(path);
+    enum common_code code = real ? coordinator_sql_real_path(&real, err)
+                                 : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
+    if (code == COMMON_OK)
+        code = coordinator_hold_take(real, &hold, err);
+    if (code == COMMON_OK)
+        code = restore_held(backup, real, err);
+    coordinator_hold_end(hold, nothing_open, NULL);
+    free(real);
     return code;
 }

@@ -2,6 +2,7 @@
 #include "coordinator/store/sql.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/log.h"
 #include "common/random.h"
 
 // 1: all sessions are the default tenant's. 2: it has tenants, which a coordinator that reads 1 alone must not serve: it
@@ -146,10 +148,11 @@ static enum common_code sql_fail(const char *path, const struct coordinator_sql 
                                  struct common_error *err)
 {
     if (rc == SQLITE_BUSY || rc == SQLITE_LOCKED)
-        return common_error_set(err, COMMON_ALREADY_EXISTS,
-                                "store %s is in use by another coordinator: stop that one, choose another "
-                                "--store, or stand by with --standby",
-                                path);
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "store %s is in use by a process without its lock file: a coordinator of an "
+                                "earlier version, or a program such as sqlite3; 'fuser %s' names it, end it "
+                                "first",
+                                path, path);
     if (rc == SQLITE_NOTADB || rc == SQLITE_CORRUPT)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "store %s is not a Banyan store, or is damaged: %s", path,
@@ -180,6 +183,33 @@ void coordinator_sql_make_folder(const char *path)
         (void)mkdir(folder, 0700); // an existing one is fine; any other failure shows when the file is opened
         *slash = '/';
     }
+}
+
+static enum common_code no_real_path(const char *path, const char *why, struct common_error *err)
+{
+    return common_error_set(err, COMMON_UNAVAILABLE, "store %s cannot be used: %s", path, why);
+}
+
+enum common_code coordinator_sql_real_path(char **path, struct common_error *err)
+{
+    struct stat st;
+    char *real = realpath(*path, NULL);
+    if (!real && errno == ENOENT && lstat(*path, &st) == 0)
+        return no_real_path(*path, "it is a link to a file that is not there", err);
+    if (!real && errno == ENOENT) { // a new one
+        const char *slash = strrchr(*path, '/'), *base = slash ? slash + 1 : *path;
+        size_t len = !slash ? 0 : slash == *path ? 1 : (size_t)(slash - *path);
+        char *folder = slash ? strndup(*path, len) : strdup("."), *real_folder = realpath(folder, NULL);
+        if (real_folder && asprintf(&real, "%s/%s", real_folder[1] ? real_folder : "", base) < 0)
+            real = NULL;
+        free(folder);
+        free(real_folder);
+    }
+    if (!real)
+        return no_real_path(*path, strerror(errno), err);
+    free(*path);
+    *path = real;
+    return COMMON_OK;
 }
 
 bool coordinator_sql_sync(const char *path)
@@ -231,12 +261,15 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
                              NULL);
     enum common_code code = COMMON_OK;
     uint64_t application = 0, version = 0, tables = 0;
+    int keep = 1;
+    if (rc == SQLITE_OK && !memory) // hold.h: nothing is removed by its name
+        rc = sqlite3_file_control(sql->db, "main", SQLITE_FCNTL_PERSIST_WAL, &keep);
     if (rc != SQLITE_OK) {
         code = sql_fail(path, sql, rc, err);
         goto failed;
     }
-    // The lock is the file's own, held from the first write to the end of the process, so a killed
-    // coordinator leaves none behind.
+    // Beside the hold (hold.h), SQLite's own lock keeps programs out that take no hold, and an index of the log off
+    // the disk.
     if ((rc = coordinator_sql_exec(sql, "PRAGMA locking_mode=EXCLUSIVE")) != SQLITE_OK ||
         (rc = coordinator_sql_exec(sql, "PRAGMA journal_mode=WAL")) != SQLITE_OK ||
         (rc = coordinator_sql_exec(sql, sync_full ? "PRAGMA synchronous=FULL"
@@ -285,19 +318,21 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
         code = sql_fail(path, sql, rc, err);
         goto failed;
     }
+    sql->opened = true;
     return COMMON_OK;
 failed:
-    coordinator_sql_close(sql, false);
+    coordinator_sql_close(sql);
     return code;
 }
 
-void coordinator_sql_close(struct coordinator_sql *sql, bool as_it_is)
+void coordinator_sql_close(struct coordinator_sql *sql)
 {
-    if (sql->db && as_it_is)
-        sqlite3_db_config(sql->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     for (int i = 0; i < COORDINATOR_STATEMENTS; i++)
         sqlite3_finalize(sql->statements[i]);
-    sqlite3_close(sql->db);
+    if (sql->opened) // what does not go into the file now stays in the log, for the next start
+        (void)sqlite3_wal_checkpoint_v2(sql->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+    if (sqlite3_close(sql->db) != SQLITE_OK)
+        common_log_error("the store's files stay open until the process ends: a statement is in use");
     memset(sql, 0, sizeof(*sql));
 }
 

@@ -55,14 +55,19 @@ struct coordinator_op {
 struct coordinator_sql {
     sqlite3 *db;
     sqlite3_stmt *statements[COORDINATOR_STATEMENTS];
+    bool opened; // by coordinator_sql_open, to its end
     bool unsure; // a COMMIT was written, and its fsync failed: it may be found in the log after a crash
 };
 
-// ALREADY_EXISTS: another process has it. Other codes: coordinator_store_open.
+// With the hold of the path (hold.h). Codes: coordinator_store_open.
 enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *path, bool sync_full,
                                       struct common_error *err);
-// as_it_is: the path is another's file by now; SQLite removes nothing that has our log's name.
-void coordinator_sql_close(struct coordinator_sql *sql, bool as_it_is);
+// Puts the log into the file. The log stays, empty: SQLite would remove it by its name, which may be another's by now. One
+// that did not open, or is closed already, is allowed.
+void coordinator_sql_close(struct coordinator_sql *sql);
+// Replaces *path (of the heap) by the name that SQLite gives its files: without links, from the root on. UNAVAILABLE: a
+// folder is missing, or it is a link to a file that is.
+enum common_code coordinator_sql_real_path(char **path, struct common_error *err);
 // Makes the folder that the file is to be in, with those above it.
 void coordinator_sql_make_folder(const char *path);
 // The file, or its name in its folder, outlives a loss of power. False: errno says why.

@@ -2,25 +2,23 @@
 #include "coordinator/store/store.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "common/random.h"
 #include "common/secret.h"
+#include "coordinator/store/hold.h"
 #include "coordinator/store/job.h"
-#include "coordinator/store/lease.h"
+#include "coordinator/store/leftover.h"
 #include "coordinator/store/restore.h"
 #include "coordinator/store/sql.h"
-#include "coordinator/store/takeover.h"
 
-// The store's thread has been at one transaction for so long: the disk hangs, and another process may do better.
-#define HUNG_NS       (1 * COMMON_NS_PER_S)
 #define COUNTER_BLOCK (UINT64_C(1) << 16)
 #define SURE_EVERY_NS (100 * COMMON_NS_PER_MS)
 
@@ -54,9 +52,8 @@ struct coordinator_store {
     // What this turn of the loop has submitted goes over to the thread at its end, in one piece: one transaction.
     struct coordinator_batch *submitted, **submitted_tail;
     struct common_deferred *hand_over;
-    struct coordinator_lease lease;      // of it the thread reads only who we are
-    atomic_uint_least64_t busy_since_ns; // the thread writes since then; 0: it does not
-    atomic_bool over;                    // another process has the store
+    struct coordinator_hold *hold; // NULL: no other process can have it (":memory:")
+    int leftover;                  // leftover.h; -1: none
     pthread_t thread;
     bool started;
     // Shared, under the lock. A queue of batches, bounded by the operations that wait for them.
@@ -357,8 +354,7 @@ static bool make_sure(struct coordinator_sql *sql)
 static void wait_until_sure(struct coordinator_store *store)
 {
     bool closing = false;
-    for (bool said = false; !closing && coordinator_lease_mine(&store->lease) && !make_sure(&store->sql);
-         said = true) {
+    for (bool said = false; !closing && !make_sure(&store->sql); said = true) {
         if (!said)
             common_log_error(
                 "the disk has failed in a commit, and what it has of that is unknown: waiting until "
@@ -391,31 +387,6 @@ static void batches_deliver(void *arg)
     }
 }
 
-static void list_free(struct coordinator_batch *list)
-{
-    for (struct coordinator_batch *next; list; list = next) {
-        next = list->next;
-        coordinator_batch_free(list);
-    }
-}
-
-// False: the store is another's, and what became of these batches is for nobody to say. Before they are written that
-// spares the work; afterwards it decides: who takes the store says so before it copies it (lease.h).
-static bool write_list(struct coordinator_store *store, struct coordinator_batch *list)
-{
-    if (!atomic_load(&store->over) && coordinator_lease_mine(&store->lease)) {
-        atomic_store(&store->busy_since_ns, common_clock_ns());
-        batches_commit(&store->sql, list);
-        wait_until_sure(store);
-        if (coordinator_lease_mine(&store->lease)) {
-            atomic_store(&store->busy_since_ns, 0);
-            return true;
-        }
-    }
-    atomic_store(&store->over, true);
-    return false;
-}
-
 static void *store_thread(void *arg)
 {
     struct coordinator_store *store = arg;
@@ -432,13 +403,14 @@ static void *store_thread(void *arg)
         store->tail = &store->head;
         pthread_mutex_unlock(&store->lock);
         uint64_t began_ns = common_clock_ns();
-        bool written = list && write_list(store, list);
-        uint64_t took_ns = common_clock_ns() - began_ns;
         bool any = list != NULL;
-        if (written)
+        if (any) {
+            batches_commit(&store->sql, list);
+            wait_until_sure(store);
+        }
+        uint64_t took_ns = common_clock_ns() - began_ns;
+        if (any)
             common_loop_mail(store->loop, &list->mail, batches_deliver, list);
-        else
-            list_free(list);
         bool over = job && job->slice(job, &store->sql, closing);
         pthread_mutex_lock(&store->lock);
         if (any)
@@ -477,6 +449,11 @@ bool coordinator_store_run(struct coordinator_store *store, struct coordinator_s
 const char *coordinator_store_path(const struct coordinator_store *store)
 {
     return store->path;
+}
+
+bool coordinator_store_named(const struct coordinator_store *store)
+{
+    return !store->hold || coordinator_hold_named(store->hold);
 }
 
 static void hand_over(void *arg)
@@ -613,92 +590,62 @@ static enum common_code start_life(struct coordinator_store *store, struct commo
                                  sqlite3_errmsg(store->sql.db));
 }
 
-// The file is ours: locked, or taken. IN_PROGRESS: another process has it, and we wait.
-static enum common_code get_file(struct coordinator_store *store, struct coordinator_lease_file *file,
-                                 const char *path, bool sync_full, struct coordinator_lease_watch *watch,
-                                 struct common_error *err)
+// The hold of the store's files first: from here on no other process opens, writes or removes one.
+static enum common_code hold_files(struct coordinator_store *store, struct common_error *err)
 {
-    bool taken = false;
-    enum common_code code = COMMON_FAILED_PRECONDITION;
-    if (!file)
-        return coordinator_sql_open(&store->sql, path, sync_full, err);
-    if (!coordinator_lease_unfinished(file)) {
-        code = coordinator_sql_open(&store->sql, path, sync_full, err);
-        if (code != COMMON_ALREADY_EXISTS)
-            return code;
-        if (!watch) {
-            err->code = COMMON_FAILED_PRECONDITION;
-            return err->code;
-        }
-    }
-    struct coordinator_lease_watch one = {.self = 1};
-    do {
-        enum coordinator_lease_verdict verdict =
-            coordinator_lease_look(watch ? watch : &one, file, common_clock_ns());
-        if (verdict == COORDINATOR_LEASE_FOREIGN)
-            return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                    "store %s is in use by a coordinator on another machine: a standby runs "
-                                    "on the machine that has the store",
-                                    path);
-        taken = verdict == COORDINATOR_LEASE_TAKE;
-        if (!taken && watch)
-            return COMMON_IN_PROGRESS;
-        if (!taken)
-            nanosleep(&(struct timespec){.tv_nsec = COORDINATOR_LEASE_WATCH_NS}, NULL);
-    } while (!taken);
-    code = coordinator_takeover(path, err);
-    return code == COMMON_OK ? coordinator_sql_open(&store->sql, path, sync_full, err) : code;
+    coordinator_sql_make_folder(store->path);
+    enum common_code code = coordinator_sql_real_path(&store->path, err);
+    if (code == COMMON_OK)
+        code = coordinator_hold_take(store->path, &store->hold, err);
+    if (code == COMMON_OK)
+        code = coordinator_leftover_look(store->path, &store->leftover, err);
+    return code;
 }
 
-static enum common_code start(struct coordinator_store *store, const char *path, bool sync_full,
-                              const struct coordinator_store_reader *reader,
-                              struct coordinator_lease_watch *watch, struct common_error *err)
+static enum common_code start(struct coordinator_store *store, bool sync_full,
+                              const struct coordinator_store_reader *reader, struct common_error *err)
 {
-    struct coordinator_lease_file *file = NULL;
-    uint64_t self = 0;
-    enum common_code code = COMMON_OK;
-    if (strcmp(path, ":memory:") != 0) {
-        coordinator_sql_make_folder(path);
-        code = coordinator_lease_file_open(path, watch != NULL, &file, err);
-        if (code != COMMON_OK)
-            return code;
-        store->lease.file = file;
-        if (!coordinator_lease_file_lock(file))
-            return watch ? COMMON_IN_PROGRESS
-                         : common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                            "store %s is being opened by another coordinator", path);
-    }
-    while (!self)
-        if (!common_random(&self, sizeof(self)))
-            return common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes");
-    code = get_file(store, file, path, sync_full, watch, err);
+    enum common_code code = strcmp(store->path, ":memory:") != 0 ? hold_files(store, err) : COMMON_OK;
+    if (code == COMMON_OK)
+        code = coordinator_sql_open(&store->sql, store->path, sync_full, err);
     if (code == COMMON_OK)
         code = coordinator_sql_read(&store->sql, reader, err);
     if (code == COMMON_OK)
         code = start_life(store, err);
-    if (code == COMMON_OK && !coordinator_lease_hold(&store->lease, file, self))
-        code = common_error_set(err, COMMON_UNAVAILABLE, "%s-lease cannot be written", path);
-    if (code == COMMON_OK && file)
-        coordinator_lease_file_unlock(file);
+    if (code == COMMON_OK)
+        coordinator_leftover_void(store->leftover);
     return code;
+}
+
+static void close_files(void *arg)
+{
+    struct coordinator_store *store = arg;
+    coordinator_sql_close(&store->sql);
+    if (store->leftover >= 0)
+        close(store->leftover);
+    store->leftover = -1;
 }
 
 enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
                                         const struct coordinator_store_reader *reader,
-                                        struct coordinator_lease_watch *watch, struct coordinator_store **out,
-                                        struct common_error *err)
+                                        struct coordinator_store **out, struct common_error *err)
 {
     struct coordinator_store *store = calloc(1, sizeof(*store));
-    if (!store)
+    char *copy = strdup(path);
+    if (!store || !copy) {
+        free(store);
+        free(copy);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
+    }
     store->loop = loop;
-    store->path = strdup(path);
+    store->path = copy;
+    store->leftover = -1;
     store->tail = &store->head;
     store->submitted_tail = &store->submitted;
     pthread_mutex_init(&store->lock, NULL);
     pthread_cond_init(&store->wake, NULL);
     struct common_error unasked;
-    enum common_code code = start(store, path, sync_full, reader, watch, err ? err : &unasked);
+    enum common_code code = start(store, sync_full, reader, err ? err : &unasked);
     if (code == COMMON_OK && common_deferred_new(loop, hand_over, store, &store->hand_over) != COMMON_OK)
         code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
     if (code == COMMON_OK && pthread_create(&store->thread, NULL, store_thread, store) != 0)
@@ -712,26 +659,6 @@ enum common_code coordinator_store_open(const char *path, bool sync_full, struct
     return COMMON_OK;
 }
 
-bool coordinator_store_renew(struct coordinator_store *store, uint64_t now_ns)
-{
-    uint64_t busy_ns = atomic_load(&store->busy_since_ns);
-    if (atomic_load(&store->over))
-        return false;
-    if (store->lease.watched && busy_ns && now_ns > busy_ns + HUNG_NS)
-        return coordinator_store_valid(store, now_ns);
-    return coordinator_lease_renew(&store->lease, now_ns);
-}
-
-bool coordinator_store_valid(const struct coordinator_store *store, uint64_t now_ns)
-{
-    return !atomic_load(&store->over) && coordinator_lease_valid(&store->lease, now_ns);
-}
-
-bool coordinator_store_watched(const struct coordinator_store *store)
-{
-    return store->lease.watched;
-}
-
 void coordinator_store_stop(struct coordinator_store *store)
 {
     if (!store || !store->started)
@@ -743,7 +670,8 @@ void coordinator_store_stop(struct coordinator_store *store)
     pthread_mutex_unlock(&store->lock);
     pthread_join(store->thread, NULL);
     store->started = false;
-    coordinator_sql_close(&store->sql, atomic_load(&store->over));
+    coordinator_hold_end(store->hold, close_files, store);
+    store->hold = NULL;
 }
 
 void coordinator_store_free(struct coordinator_store *store)
@@ -751,8 +679,7 @@ void coordinator_store_free(struct coordinator_store *store)
     if (!store)
         return;
     coordinator_store_stop(store);
-    coordinator_sql_close(&store->sql, false);
-    coordinator_lease_file_close(store->lease.file);
+    coordinator_hold_end(store->hold, close_files, store); // of one that did not start
     pthread_cond_destroy(&store->wake);
     pthread_mutex_destroy(&store->lock);
     common_deferred_free(store->hand_over);

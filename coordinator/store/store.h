@@ -64,30 +64,16 @@ struct coordinator_store_reader {
     void (*id_key)(void *arg, const uint64_t key[2]);
 };
 
-// Opens or makes the file (mode 0600, its folder 0700), locks it until stop, raises the term, reads
-// everything. ":memory:" keeps nothing. sync_full: every commit survives a power loss, not only the end of
-// the process. Blocks. FAILED_PRECONDITION: another process has it, or it was written by a newer version;
-// INVALID_ARGUMENT: not a store; UNAVAILABLE: the file system.
-// watch: NULL, or of a coordinator that stands by: then IN_PROGRESS, with nothing read, where another process has
-// the store: to be called again every COORDINATOR_LEASE_WATCH_NS. It takes the store from one that does not run
-// (lease.h).
-struct coordinator_lease_watch;
+// Opens or makes the file (mode 0600, its folder 0700), which this process alone has until stop (hold.h), raises the
+// term, reads everything. ":memory:" keeps nothing. sync_full: every commit survives a power loss, not only the end of
+// the process. Blocks, but never for another process. FAILED_PRECONDITION: another process has it, or it was written by a
+// newer version; INVALID_ARGUMENT: not a store; UNAVAILABLE: the file system.
 enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
                                         const struct coordinator_store_reader *reader,
-                                        struct coordinator_lease_watch *watch, struct coordinator_store **out,
-                                        struct common_error *err);
+                                        struct coordinator_store **out, struct common_error *err);
 
-// The lease on the store (lease.h): renewed from time to time. False: it is over, another coordinator may have the
-// store, and this one must end without another answer; nothing that it has submitted is called back any more.
-bool coordinator_store_renew(struct coordinator_store *store, uint64_t now_ns);
-// Whether an answer may be given now. If not, renew says whether it may after all.
-bool coordinator_store_valid(const struct coordinator_store *store, uint64_t now_ns);
-// Whether it is known that it may be taken: another coordinator stands by.
-bool coordinator_store_watched(const struct coordinator_store *store);
-
-// Finishes what was submitted (callbacks are posted to the loop) and closes the file. One whose lease is over it leaves
-// as it is. Submit nothing
-// afterwards. NULL is allowed.
+// Finishes what was submitted (callbacks are posted to the loop), closes the file, and gives it up last of all: the next
+// coordinator opens it from then on. It removes no file. Submit nothing afterwards. NULL is allowed.
 void coordinator_store_stop(struct coordinator_store *store);
 // Once the loop has run what was posted; NULL is allowed.
 void coordinator_store_free(struct coordinator_store *store);

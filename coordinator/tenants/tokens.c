@@ -87,7 +87,7 @@ bool coordinator_token_make(char out[COORDINATOR_TOKEN_CHARS + 1], struct coordi
     return common_sha256(out, COORDINATOR_TOKEN_CHARS, row->hash);
 }
 
-bool coordinator_token_like(const void *credentials, size_t len)
+static bool is_like_a_token(const void *credentials, size_t len) // by its form
 {
     return len == COORDINATOR_TOKEN_CHARS && memcmp(credentials, PREFIX, sizeof(PREFIX) - 1) == 0;
 }
@@ -96,7 +96,7 @@ struct coordinator_token *coordinator_token_presented(const struct coordinator_t
                                                       const void *credentials, size_t len, uint64_t now_s)
 {
     uint8_t hash[COORDINATOR_TOKEN_HASH];
-    if (!tokens->n || !coordinator_token_like(credentials, len) || !common_sha256(credentials, len, hash))
+    if (!tokens->n || !is_like_a_token(credentials, len) || !common_sha256(credentials, len, hash))
         return NULL;
     struct coordinator_token *token = tokens->buckets[bucket_of(hash)];
     while (token && memcmp(token->row.hash, hash, sizeof(hash)) != 0)

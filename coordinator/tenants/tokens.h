@@ -41,8 +41,6 @@ void coordinator_tokens_remove(struct coordinator_tokens *tokens, uint64_t id);
 // A new one, as it is presented, and what is kept of it. False: the system gives no random bytes.
 bool coordinator_token_make(char out[COORDINATOR_TOKEN_CHARS + 1], struct coordinator_token_row *row);
 
-bool coordinator_token_like(const void *credentials, size_t len); // by its form
-
 // The token that is presented, if it is one that is ready and has not expired; else NULL.
 struct coordinator_token *coordinator_token_presented(const struct coordinator_tokens *tokens,
                                                       const void *credentials, size_t len, uint64_t now_s);

@@ -159,7 +159,7 @@ void coordinator_trail_answered(struct coordinator_trail *trail, const struct pr
     // Without a body it has reached no handler. Of those it says who was not allowed to call; the rest says `refusing`.
     const ProtobufCMessage *asked = proto_request_message(request)->body;
     bool denied = code == COMMON_PERMISSION_DENIED && coordinator_trail_knows(method);
-    if (!trail || (!asked && !denied) || trail->core->standing_by)
+    if (!trail || (!asked && !denied))
         return;
     struct coordinator_trail_call call = {.kind = COORDINATOR_TRAIL_NOT};
     if (asked)
@@ -247,10 +247,6 @@ static const char *name_of(enum proto_event_kind kind)
     switch (kind) {
     case PROTO_EVENT_COORDINATOR_STARTED:
         return "coordinator.started";
-    case PROTO_EVENT_COORDINATOR_TOOK_OVER:
-        return "coordinator.took-over";
-    case PROTO_EVENT_COORDINATOR_STANDBY:
-        return "coordinator.standby";
     case PROTO_EVENT_COORDINATOR_TERM:
         return "coordinator.term";
     case PROTO_EVENT_COORDINATOR_RELOADED:

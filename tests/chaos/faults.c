@@ -7,9 +7,11 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/daemon.h"
 #include "common/hash.h"
 #include "tests/chaos/net.h"
 #include "tests/chaos/stores.h"
@@ -24,6 +26,8 @@ const char *const fault_names[FAULT_CLASSES] = {
     [FAULT_STOP_WORKER] = "stop_worker",
     [FAULT_KILL_COORDINATOR] = "kill_coordinator",
     [FAULT_STOP_COORDINATOR] = "stop_coordinator",
+    [FAULT_SUPERVISE] = "supervise",
+    [FAULT_SLOW_DISK] = "slow_disk",
     [FAULT_RESET] = "reset",
     [FAULT_HALF_OPEN] = "half_open",
     [FAULT_FULL_DISK] = "full_disk",
@@ -44,6 +48,8 @@ struct faults {
     int client;               // clients' to the coordinator
     char edges[FAULTS_WORKERS][128], publics[FAULTS_WORKERS][128], stores[FAULTS_WORKERS][320];
     const char *args[FAULTS_WORKERS][4];
+    char slow
+        [64]; // the file that says how slow the disk of the coordinator's store is; "": it cannot be made slow
 };
 
 uint64_t faults_draw(struct faults *f, uint64_t n)
@@ -108,6 +114,12 @@ struct faults *faults_start(const struct faults_options *options)
     f->options = *options;
     f->proxy = harness_proxy_start();
     assert_non_null(f->proxy);
+#ifdef SLOW_DISK
+    snprintf(f->slow, sizeof(f->slow), "/tmp/banyan-slow-%d", (int)getpid());
+    unlink(f->slow);
+    setenv("BANYAN_SLOW_DISK", f->slow, 1);
+    setenv("LD_PRELOAD", SLOW_DISK, 1);
+#endif
     f->cluster = support_start(
         &(struct harness_options){.coordinator_args = args, .worker_args = same_speed, .memory = "64M"});
     harness_cluster_allow_error(f->cluster, ""); // what daemons say of each other's deaths
@@ -135,7 +147,8 @@ const char *faults_endpoint(struct faults *f, int client)
 bool faults_has(const struct faults *f, enum fault_class which)
 {
     bool files = which == FAULT_FLIPPED_BIT || which == FAULT_CUT_FILE || which == FAULT_FULL_STORE;
-    return (which != FAULT_PARTITION || f->options.hosts) && (!files || f->options.stores);
+    return (which != FAULT_PARTITION || f->options.hosts) && (!files || f->options.stores) &&
+           (which != FAULT_SLOW_DISK || f->slow[0]);
 }
 
 static bool all_active(struct faults *f)
@@ -236,6 +249,64 @@ static bool kill_coordinator(struct faults *f)
     harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, SIGKILL);
     sleep_draw(f, 0, 500);
     return faults_start_again(f, HARNESS_COORDINATOR);
+}
+
+// SIGTERM, and SIGSTOP so soon that it is still ending, or SIGSTOP first; a supervisor that does not wait for its end starts
+// the next one at once, and again while it is refused. Then the old one goes on, or is killed. Or it is not stopped at all.
+static bool supervise(struct faults *f)
+{
+    enum { NOT_STOPPED, STOPPED_FIRST, STOPPED_AFTER, KILLED_THEN, HOWS };
+    uint64_t how = faults_draw(f, HOWS);
+    int pid = harness_cluster_pid(f->cluster, HARNESS_COORDINATOR), code = 0, refused = 0;
+    if (how == STOPPED_FIRST)
+        kill(pid, SIGSTOP);
+    kill(pid, SIGTERM);
+    if (how == STOPPED_AFTER || how == KILLED_THEN) {
+        nanosleep(&(struct timespec){.tv_nsec = (long)faults_draw(f, 20000) * 1000}, NULL);
+        kill(pid, SIGSTOP);
+    }
+    harness_cluster_leave(f->cluster);
+    uint64_t until = common_clock_after((20 + faults_draw(f, 2500)) * COMMON_NS_PER_MS);
+    bool ready = false;
+    while (how != NOT_STOPPED && !ready && common_clock_left(until) > 0) {
+        if (!harness_cluster_pid(f->cluster, HARNESS_COORDINATOR) &&
+            !harness_cluster_launch(f->cluster, HARNESS_COORDINATOR))
+            return false;
+        ready = harness_cluster_is_ready(f->cluster, HARNESS_COORDINATOR);
+        if (harness_cluster_ended(f->cluster, HARNESS_COORDINATOR, &code) && code != COMMON_DAEMON_START) {
+            fprintf(stderr, "chaos: the next coordinator has ended with %d\n", code);
+            return false;
+        }
+        support_sleep_ms(5);
+    }
+    harness_cluster_signal(f->cluster, HARNESS_OLD, how == KILLED_THEN ? SIGKILL : SIGCONT);
+    bool started = harness_cluster_supervise(f->cluster, &refused);
+    until = common_clock_after(BACK_NS);
+    while (harness_cluster_pid(f->cluster, HARNESS_OLD) &&
+           !harness_cluster_ended(f->cluster, HARNESS_OLD, &code)) {
+        if (common_clock_left(until) == 0) {
+            fprintf(stderr, "chaos: the old coordinator does not end\n");
+            return false;
+        }
+        support_sleep_ms(5);
+    }
+    return started;
+}
+
+// Syncs of the store take up to a second, and each write some ms.
+static bool slow_disk(struct faults *f)
+{
+    FILE *file = fopen(f->slow, "we");
+    if (!file)
+        return false;
+    fprintf(file, "%u %u\n", 100 + (unsigned)faults_draw(f, 900), (unsigned)faults_draw(f, 20));
+    fclose(file);
+    sleep_draw(f, 200, 2000);
+    bool ends = faults_draw(f, 2), back = true;
+    if (ends)
+        back = supervise(f);
+    unlink(f->slow);
+    return back;
 }
 
 // Of one worker, or the clients': what happens to several workers at a time, replicas need not survive.
@@ -401,6 +472,10 @@ bool faults_make(struct faults *f, struct load *load, enum fault_class which)
         return kill_coordinator(f);
     case FAULT_STOP_COORDINATOR:
         return stop_daemon(f, HARNESS_COORDINATOR);
+    case FAULT_SUPERVISE:
+        return supervise(f);
+    case FAULT_SLOW_DISK:
+        return slow_disk(f);
     case FAULT_RESET:
         return reset_links(f);
     case FAULT_HALF_OPEN:

@@ -18,6 +18,8 @@ enum fault_class {
     FAULT_STOP_WORKER,      // SIGSTOP, SIGCONT: shorter or longer than silence is taken for death
     FAULT_KILL_COORDINATOR, // SIGKILL, then again
     FAULT_STOP_COORDINATOR,
+    FAULT_SUPERVISE, // it ends, stopped in the middle or not, and the next one is started at once
+    FAULT_SLOW_DISK, // of the coordinator's store, and sometimes it ends meanwhile
     FAULT_RESET,     // links end with a reset
     FAULT_HALF_OPEN, // one end is reset and the other does not hear of it; or both stay, and nothing goes through
     FAULT_FULL_DISK, // of the coordinator's store

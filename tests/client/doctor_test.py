@@ -72,10 +72,8 @@ class Doctor(unittest.TestCase):
         self.assertEqual(found["ok", "hosts"], ["workers are on different hosts"])
         self.assertIn(("ok", "edges"), found)
         self.assertEqual(found["ok", "sessions"], ["0 sessions, and all copies are there"])
-        self.assertIn(("warn", "standby"), found)
         out = self.cluster.ctl("doctor")[0]
         self.assertRegex(out, r"(?m)^ok    version      worker b: 0\.1\.0$")
-        self.assertRegex(out, r"(?m)^warn  standby      no coordinator that is named stands by\n {19}do: start a second ")
         self.assertNotIn("\033", out)
 
     def test_lost_worker(self):
@@ -126,20 +124,12 @@ class Doctor(unittest.TestCase):
             self.assertIn("missing or wrong", self.doctor(code=7, BANYAN_TOKEN_FILE=path)["fail", "token"][0])
         self.assertIn("does not exist", self.doctor(code=5, BANYAN_TOKEN_FILE="/nonexistent")["fail", "token"][0])
 
-    def test_standby(self):
-        self.cluster.more = ("--standby",)
+    def test_one_of_two_endpoints(self):
+        """The others of a list are looked at, too."""
         self.start("a")
-        other = f"unix://{self.cluster.folder}/d.sock"
-        self.cluster.start("standby", "banyan-coordinator", "--listen", other, "--store", f"{self.cluster.folder}/store.db",
-                           "--standby")
-        while not os.path.exists(other[len("unix://"):]):
-            pass
-        found = self.doctor(BANYAN_ENDPOINT=f"{self.cluster.endpoint},{other}")
-        self.assertEqual(found["ok", "standby"], ["1 stands by"])
-        self.assertIn("coordinator standing by: 0.1.0", found["ok", "version"])
         found = self.doctor(BANYAN_ENDPOINT=f"{self.cluster.endpoint},unix:///nonexistent", code=9)
         self.assertIn(("fail", "coordinator"), found)
-        self.assertIn(("warn", "standby"), found)
+        self.assertIn(("ok", "coordinator"), found)
         self.assertIn(("ok", "worker"), found)
 
     @unittest.skipIf(CLOCK is None, "no library with a clock (sanitizers)")

@@ -70,8 +70,8 @@ static void what_it_does_is_told(void **state)
     assert_string_equal(hear(), "STATUS=reading 3 of 7 files");
     common_notify_ready(manager.notify, "serving");
     assert_string_equal(hear(), "READY=1\nSTATUS=serving");
-    common_notify_ready(manager.notify, "standing by");
-    assert_string_equal(hear(), "STATUS=standing by"); // ready once
+    common_notify_ready(manager.notify, "loaded");
+    assert_string_equal(hear(), "STATUS=loaded"); // ready once
     common_notify_leaving(manager.notify, "draining");
     assert_string_equal(hear(), "STOPPING=1\nSTATUS=draining");
 }

@@ -145,10 +145,13 @@ static void ready_file_and_lock(void **state)
     struct stat info;
     assert_int_equal(stat(secret, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0600);
-    assert_int_equal(run(ARGS("--secret-file", secret, "--store", store, "--listen", "tcp://127.0.0.1:0"),
+    assert_int_equal(run(ARGS("--secret-file", secret, "--store", store, "--listen", "tcp://127.0.0.1:0",
+                              "--ready-file", ready),
                          said, sizeof(said)),
                      3);
-    assert_non_null(strstr(said, "in use by another coordinator"));
+    snprintf(line, sizeof(line), "is in use by a coordinator (process %d on host ", (int)pid);
+    assert_non_null(strstr(said, line));
+    assert_int_equal(access(ready, R_OK), 0); // it is the other one's
     end(pid, SIGKILL);
     pid = start(NULL); // a killed one leaves no lock
     end(pid, SIGTERM);

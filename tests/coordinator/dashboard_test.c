@@ -437,30 +437,6 @@ static void many_ranges_are_joined(void **state)
     end(&f);
 }
 
-static void standing_by(void **state)
-{
-    (void)state;
-    struct fixture f;
-    begin(&f, "127.0.0.1:80", NULL);
-    f.c->core.standing_by = true;
-    json_t *json = get(&f, "/api/v1/cluster", "");
-    assert_true(json_is_true(json_object_get(json, "standing_by")));
-    assert_false(json_is_true(json_object_get(json, "ready")));
-    json_decref(json);
-    static const char *const others[] = {"/api/v1/workers", "/api/v1/plans", "/api/v1/sessions",
-                                         "/api/v1/sessions/0000000100000001/mass"};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        assert_int_equal(
-            ask(&f, &(struct common_http_request){.path = others[i], .query = "", .host = "localhost"},
-                &json),
-            503);
-        assert_non_null(strstr(json_string_value(json_object_get(json, "error")), "standing by"));
-        json_decref(json);
-    }
-    f.c->core.standing_by = false;
-    end(&f);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -476,7 +452,6 @@ int main(void)
         cmocka_unit_test(a_look_that_is_refused_forgets_nothing),
         cmocka_unit_test(ranges_are_exact_while_they_are_few),
         cmocka_unit_test(many_ranges_are_joined),
-        cmocka_unit_test(standing_by),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -225,7 +225,7 @@ void store_full_sync(void **state)
         struct store_seen seen = {0};
         struct coordinator_store_reader reader = store_reader(&seen);
         sync_asked = false;
-        assert_int_equal(coordinator_store_open(store_path, full, store_loop, &reader, NULL, &store, NULL),
+        assert_int_equal(coordinator_store_open(store_path, full, store_loop, &reader, &store, NULL),
                          COMMON_OK);
         assert_int_equal(sync_asked, full);
         store_close(store);

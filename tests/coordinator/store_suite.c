@@ -169,7 +169,7 @@ enum common_code store_open(struct store_seen *seen, struct coordinator_store **
 {
     struct coordinator_store_reader reader = store_reader(seen);
     memset(seen, 0, sizeof(*seen));
-    return coordinator_store_open(store_path, false, store_loop, &reader, NULL, out, err);
+    return coordinator_store_open(store_path, false, store_loop, &reader, out, err);
 }
 
 static void written(void *arg, enum common_code code, const char *text)

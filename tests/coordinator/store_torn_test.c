@@ -144,7 +144,7 @@ static bool open_store(void)
     for (uint32_t i = 0; i < n_subjects; i++)
         subjects[i] = (struct subject){.made = subjects[i].made, .dropped = subjects[i].dropped};
     closing = false;
-    if (coordinator_store_open(path, true, loop, &reader, NULL, &store, &err) == COMMON_OK)
+    if (coordinator_store_open(path, true, loop, &reader, &store, &err) == COMMON_OK)
         return true;
     if (!torn_disk_dead())
         fail_msg("seed %" PRIu64 ": the store does not open: %s", seed, err.message);
@@ -328,9 +328,9 @@ static int teardown(void **state)
 {
     (void)state;
     common_loop_free(loop);
-    char lease[160];
-    snprintf(lease, sizeof lease, "%s-lease", path);
-    unlink(lease);
+    char lock[160];
+    snprintf(lock, sizeof lock, "%s-lock", path);
+    unlink(lock);
     unlink(path);
     return rmdir(folder);
 }

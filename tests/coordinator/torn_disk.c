@@ -226,8 +226,15 @@ static int on_is_locked(sqlite3_file *base, int *out)
 
 static int on_control(sqlite3_file *base, int what, void *arg)
 {
-    (void)base, (void)what, (void)arg;
-    return SQLITE_NOTFOUND;
+    static int keeps_log; // as the unix VFS: set where it is not negative, and told
+    int *keep = arg;
+    (void)base;
+    if (what != SQLITE_FCNTL_PERSIST_WAL)
+        return SQLITE_NOTFOUND;
+    if (*keep >= 0)
+        keeps_log = *keep;
+    *keep = keeps_log;
+    return SQLITE_OK;
 }
 
 static int on_sector(sqlite3_file *base)

@@ -35,7 +35,7 @@ class Api(unittest.TestCase):
 
     def test_cluster(self):
         c = self.cluster.api("cluster")
-        self.assertEqual((c["cluster"], c["ready"], c["standing_by"], c["sessions"]), ("banyan", True, False, 14))
+        self.assertEqual((c["cluster"], c["ready"], c["sessions"]), ("banyan", True, 14))
         self.assertGreaterEqual(c["counters"]["steps"], 2 * LAYERS)
         self.assertEqual(sum(c["took"]["counts"]), c["counters"]["steps"])
         self.assertEqual(c["session_states"]["active"], 14)

@@ -64,7 +64,7 @@ class Cluster:
     def cluster(self, _):
         steps = self.steps()
         counts = [0] * 7 + [steps // 40, steps // 8, steps // 2, steps // 4, steps // 12, steps // 60, steps // 900] + [0] * 14
-        return {"cluster": "production", "version": "1.0.0", "ready": True, "standing_by": False, "health": "ok", "term": 12,
+        return {"cluster": "production", "version": "1.0.0", "ready": True, "health": "ok", "term": 12,
                 "uptime_ns": self.ns(), "now_ns": self.ns(), "limits": [], "clients": 48, "sessions": len(self.sessions),
                 "session_states": {"lost": 0, "unavailable": sum(s["state"] == "unavailable" for s in self.sessions),
                                    "degraded": sum(s["state"] == "degraded" for s in self.sessions), "changing": 0, "active": 1, "lost_chunks": 0},

@@ -168,7 +168,7 @@ static void a_backup_is_restored(void **state)
 
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGTERM);
     restore(cluster, "backup", 3, "exists");
-    shell(cluster, "mkdir old && mv store.db store.db-lease old/");
+    shell(cluster, "mkdir old && mv store.db old/");
     restore(cluster, "backup", 0, "restored");
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
     EVENTUALLY(60, active(client) == 2);
@@ -202,7 +202,7 @@ static void a_backup_is_restored(void **state)
 
     // The store that knows them has all of it, but for what was appended in between
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGTERM);
-    shell(cluster, "rm -f store.db store.db-lease && mv old/* .");
+    shell(cluster, "rm -f store.db && mv old/* .");
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
     EVENTUALLY(60, active(client) == 2);
     OK(run_step(client, &cut, 49, false));
@@ -236,7 +236,7 @@ static void who_was_away_does_not_decide(void **state)
     OK(run_step(client, &h, 49, false));
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGTERM);
     harness_cluster_signal(cluster, 0, SIGKILL);
-    shell(cluster, "rm store.db store.db-lease");
+    shell(cluster, "rm store.db");
     restore(cluster, "backup", 0, "restored");
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
     assert_true(harness_cluster_restart(cluster, 1));
@@ -269,7 +269,7 @@ static void a_damaged_file_is_refused(void **state)
     struct harness_cluster *cluster = support_start(&(struct harness_options){.workers = 1});
     banyanctl_expect(cluster, 0, "sessions", "backup %s", in_dir(cluster, "backup"));
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGTERM);
-    shell(cluster, "mkdir old && mv store.db store.db-lease old/");
+    shell(cluster, "mkdir old && mv store.db old/");
     struct stat st;
     assert_int_equal(stat(in_dir(cluster, "backup"), &st), 0);
     assert_true(st.st_size > 20000);

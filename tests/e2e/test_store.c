@@ -186,7 +186,7 @@ static void start_coordinator(struct harness_cluster *cluster)
 static void shell(const struct harness_cluster *cluster, const char *command)
 {
     char line[512];
-    snprintf(line, sizeof(line), "cd %s && test ! -e store.db-wal && %s", harness_cluster_dir(cluster),
+    snprintf(line, sizeof(line), "cd %s && test ! -s store.db-wal && %s", harness_cluster_dir(cluster),
              command);
     assert_int_equal(system(line), 0);
 }

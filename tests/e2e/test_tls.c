@@ -197,10 +197,10 @@ static void run_session(banyan_client *client, struct answers *out)
 static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
 
 // One worker after another, so that chunks are placed alike in each such cluster.
-static struct harness_cluster *start_in_order(const char *tls, bool standby)
+static struct harness_cluster *start_in_order(const char *tls)
 {
-    struct harness_cluster *cluster = support_start(&(struct harness_options){
-        .workers = 1, .tls = tls, .edges_tcp = true, .standby = standby, .worker_args = same_speed});
+    struct harness_cluster *cluster = support_start(
+        &(struct harness_options){.workers = 1, .tls = tls, .edges_tcp = true, .worker_args = same_speed});
     while (harness_cluster_workers(cluster) < WORKERS)
         assert_int_not_equal(harness_cluster_add_worker(cluster, NULL), UINT32_MAX);
     return cluster;
@@ -240,15 +240,14 @@ static void same_bits(void **state)
     static struct answers plain[PLAIN];
     bool compared[3] = {false};
     for (int round = 0; round < 5 && !(compared[0] && compared[1] && compared[2]); round++) {
-        struct harness_cluster *cluster = start_in_order(NULL, false);
+        struct harness_cluster *cluster = start_in_order(NULL);
         banyan_client *client = support_connect(cluster, "tcp");
         for (int i = 0; i < PLAIN; i++)
             run_session(client, &plain[i]);
         banyan_disconnect(client);
         support_stop(cluster);
-        cluster = start_in_order(dir, true);
+        cluster = start_in_order(dir);
         compare(cluster, plain, compared);
-        harness_cluster_signal(cluster, HARNESS_STANDBY, SIGTERM);
         support_stop(cluster);
     }
     assert_true(compared[0] && compared[1] && compared[2]);
@@ -344,8 +343,8 @@ static void wait_whole(banyan_client *client)
 static void reload_all(struct harness_cluster *cluster)
 {
     static const char said[] = "certificates are read again";
-    for (uint32_t i = 0; i < WORKERS + 2; i++) {
-        uint32_t who = i < WORKERS ? i : i == WORKERS ? HARNESS_COORDINATOR : HARNESS_STANDBY;
+    for (uint32_t i = 0; i < WORKERS + 1; i++) {
+        uint32_t who = i < WORKERS ? i : HARNESS_COORDINATOR;
         unsigned before = times_said(cluster, who, said);
         harness_cluster_signal(cluster, who, SIGHUP);
         EVENTUALLY(30, times_said(cluster, who, said) > before);
@@ -421,8 +420,8 @@ static void certificates_change(void **state)
     issue_all("old", &before); // what somebody has who was told of nothing
     char dir[96];
     dir_of("now", dir);
-    struct harness_cluster *cluster = support_start(&(
-        struct harness_options){.workers = WORKERS, .tls = dir, .standby = true, .worker_args = same_speed});
+    struct harness_cluster *cluster =
+        support_start(&(struct harness_options){.workers = WORKERS, .tls = dir, .worker_args = same_speed});
     start_runners(runners, cluster, "now");
     wait_for_steps(runners, 20);
 
@@ -472,7 +471,6 @@ static void certificates_change(void **state)
     assert_int_equal(expiry_of(cluster, "now", NULL), was);
     wait_for_steps(runners, 10);
     stop_runners(runners);
-    harness_cluster_signal(cluster, HARNESS_STANDBY, SIGTERM);
     support_stop(cluster);
     ctl_pki_free(&before);
     ctl_pki_free(&after);

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One life of a cluster with one failpoint armed (common/failpoint.h):
 //   failpoint_life --point NAME [--action kill|error|delay:MS] [--nth N] [--replicas R] [--before POINT] [--lose]
-//       [--stores] [--standby] [--act NAME]
+//       [--stores] [--act NAME]
 // A client, in a process of its own, does the script (script.h). Whoever dies is started again. Then every acknowledged
 // row is compared with float64, the coordinator is killed once more, and again. --before: this point fails (error)
 // first, and only then the other one is armed. --lose: a worker is killed in the middle, and the point is armed then.
 // --stores: workers keep what they hold in files, and nothing that is killed may lose anything.
-// --standby: a second coordinator stands by, and with --lose the first one is stopped in the middle instead of a worker,
-// and goes on some seconds later.
 // --act: the point is armed after the script, in an act (act.h).
 // Exit status: 0 all holds and the point was hit, 1 something does not hold, 3 the point was never hit, 77 the system
 // does not let the act be done.
@@ -30,17 +28,15 @@ enum {
     WORKERS = 3,
     NOT_HIT = 3,
     IMPOSSIBLE = 77,
-    SEAL_MS = 4000, // a chunk is sealed when it is full and nobody writes to it
-    BEATS_MS = 1500 // a coordinator that is watched renews its lease
+    SEAL_MS = 4000 // a chunk is sealed when it is full and nobody writes to it
 };
 
-#define LIFE_NS    (150 * COMMON_NS_PER_S)
-#define STOPPED_NS (5 * COMMON_NS_PER_S) // of a coordinator: it is taken over meanwhile
+#define LIFE_NS (150 * COMMON_NS_PER_S)
 
 static struct options {
     const char *point, *action, *before, *act;
     unsigned nth, replicas;
-    bool lose, stores, standby;
+    bool lose, stores;
 } options = {.action = "kill", .nth = 1, .replicas = 2};
 
 static struct shared { // between this process and the client's
@@ -53,7 +49,6 @@ static struct shared { // between this process and the client's
 static bool (*run_act)(struct act *); // NULL: none
 static bool impossible;
 static struct harness_cluster *cluster;
-static uint64_t goes_on_ns; // when the coordinator that was stopped does; 0: none is
 static char armed[300], hit[320], trail[320];
 
 static void arm(void)
@@ -77,8 +72,8 @@ static bool was_hit(void)
 // Starts what has ended. False: it cannot be started.
 static bool mend(void)
 {
-    for (uint32_t i = 0; i < WORKERS + (options.standby ? 2u : 1u); i++) {
-        uint32_t who = i < WORKERS ? i : i == WORKERS ? HARNESS_COORDINATOR : HARNESS_STANDBY;
+    for (uint32_t i = 0; i < WORKERS + 1u; i++) {
+        uint32_t who = i < WORKERS ? i : HARNESS_COORDINATOR;
         int code;
         if (harness_cluster_ended(cluster, who, &code) && who < WORKERS && !options.stores)
             shared->lost++;
@@ -116,8 +111,6 @@ static int client(void)
             while (__atomic_load_n(&shared->mark, __ATOMIC_SEQ_CST) != 2)
                 support_sleep_ms(1);
         }
-        if (options.standby && !options.lose && i == script_mark())
-            support_sleep_ms(BEATS_MS);
         ok = script_do(s, i);
         if (ok)
             __atomic_store_n(&shared->done, i + 1, __ATOMIC_SEQ_CST);
@@ -131,22 +124,13 @@ static int client(void)
     return ok ? 0 : 1;
 }
 
-// One worker goes in the middle of the script, or the coordinator is away; the point is armed before it comes back.
+// One worker goes in the middle of the script; the point is armed before it comes back.
 static void lose_one(void)
 {
-    if (goes_on_ns && common_clock_ns() > goes_on_ns) {
-        harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGCONT);
-        goes_on_ns = 0;
-    }
     if (__atomic_load_n(&shared->mark, __ATOMIC_SEQ_CST) != 1)
         return;
-    if (options.standby) {
-        harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGSTOP);
-        goes_on_ns = common_clock_after(STOPPED_NS);
-    } else {
-        shared->lost += !options.stores;
-        harness_cluster_signal(cluster, 0, SIGKILL);
-    }
+    shared->lost += !options.stores;
+    harness_cluster_signal(cluster, 0, SIGKILL);
     arm();
     __atomic_store_n(&shared->mark, 2, __ATOMIC_SEQ_CST);
     support_sleep_ms(300); // the others have to do without it
@@ -174,8 +158,6 @@ static int supervise(void)
         }
         support_sleep_ms(2);
     }
-    if (goes_on_ns) // it is a test of who takes over, not of how long the script is
-        harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGCONT);
     if (!mend()) {
         tell_wrong("a daemon does not come back");
         return 1;
@@ -272,38 +254,23 @@ static void add_worker(int i)
     assert_int_equal(harness_cluster_add(cluster, &(struct harness_worker){.args = args[i]}), i);
 }
 
-// The first coordinator knows of the second: until then it has no lease that could run out.
-static bool is_watched(void)
-{
-    char *log = harness_cluster_log(cluster, HARNESS_COORDINATOR);
-    bool watched = log && strstr(log, "another coordinator stands by");
-    free(log);
-    return watched;
-}
-
 static void life(void **state)
 {
     (void)state;
     // A chunk gets no new copy while somebody has a ticket for positions in it that are not committed
-    static const char *beats[] = {"--heartbeat", "500ms", "--ticket-life", "1s", NULL, trail, NULL};
+    static const char *beats[] = {"--heartbeat", "500ms", "--ticket-life", "1s", "--audit-log", trail, NULL};
     static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
     char base[] = "/tmp/banyan-failpoint-XXXXXX";
     assert_non_null(mkdtemp(base));
     snprintf(armed, sizeof(armed), "%s/armed", base);
     snprintf(hit, sizeof(hit), "%s.hit", armed);
     snprintf(trail, sizeof(trail), "%s/audit.log", base);
-    if (!options.standby) // two coordinators have one each
-        beats[4] = "--audit-log";
     setenv("BANYAN_FAILPOINT_FILE", armed, 1);
-    cluster = support_start(&(struct harness_options){.coordinator_args = beats,
-                                                      .worker_args = same_speed,
-                                                      .memory = is_act("cold") ? "2M" : "64M",
-                                                      .standby = options.standby});
+    cluster = support_start(&(struct harness_options){
+        .coordinator_args = beats, .worker_args = same_speed, .memory = is_act("cold") ? "2M" : "64M"});
     for (int i = 0; i < WORKERS; i++)
         add_worker(i);
     harness_cluster_allow_error(cluster, ""); // what daemons say of each other's deaths
-    if (options.standby)
-        EVENTUALLY(60, is_watched());
     if (!options.lose && !run_act)
         arm();
     int how = supervise();
@@ -317,8 +284,7 @@ static void life(void **state)
     if (!look(s, how == 2))
         fail_msg("afterwards: %s", shared->wrong);
     script_free(s);
-    if (!options.standby)
-        assert_true(is_chained());
+    assert_true(is_chained());
     banyan_client *last = support_connect(cluster, "unix");
     EVENTUALLY(60, support_used_bytes(last) == 0);
     banyan_disconnect(last);
@@ -351,8 +317,6 @@ int main(int argc, char **argv)
             options.lose = true;
         } else if (strcmp(argv[i], "--stores") == 0) {
             options.stores = true;
-        } else if (strcmp(argv[i], "--standby") == 0) {
-            options.standby = true;
         } else if (i + 1 == argc || !take_option(argv[i], argv[i + 1])) {
             fprintf(stderr, "failpoint_life: '%s' makes no sense; see tests/failpoints/README.md\n", argv[i]);
             return 2;

@@ -498,7 +498,7 @@ static void seed_options(void)
         "2M\n|--listen|tcp://127.0.0.1:0|--advertise=h|--token-file=t",
         "9|--help",
         "8|--version",
-        "0|--store=:memory:|--standby|x",
+        "0|--store=:memory:|--insecure|x",
         NULL};
     struct seed seed = {0};
     seed_put(&seed, config, sizeof config - 1);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/daemon.h"
 #include "tests/harness/process.h"
 
 #define READY_TIMEOUT_NS (60 * COMMON_NS_PER_S) // a sanitizer build on a busy machine
@@ -40,11 +41,11 @@ struct harness_cluster {
     struct harness_cluster *next; // all that live, for the end of the program
     struct harness_options options;
     char dir[PATH_BYTES], secret[PATH_BYTES + 32], token[PATH_BYTES + 32], store[PATH_BYTES + 32];
-    struct daemon coordinator, standby;
-    char tls[5][PATH_BYTES + 32];                      // of options.tls
-    char endpoints[ENDPOINTS_MAX][2 * PATH_BYTES + 2]; // of both coordinators, by transport
-    struct daemon job;                                 // the launcher, where there is one
-    bool job_hurt;                                     // a worker of it was signalled
+    struct daemon coordinator;
+    struct daemon old;            // a coordinator that was left (harness_cluster_leave)
+    char tls[5][PATH_BYTES + 32]; // of options.tls
+    struct daemon job;            // the launcher, where there is one
+    bool job_hurt;                // a worker of it was signalled
     struct daemon workers[HARNESS_WORKERS_MAX];
     uint32_t n_workers;
     const char *allowed[ALLOWED_MAX];
@@ -60,7 +61,7 @@ static void kill_all(void)
         for (uint32_t i = 0; i <= c->n_workers + 2; i++) {
             struct daemon *d = i < c->n_workers        ? &c->workers[i]
                                : i == c->n_workers     ? &c->job
-                               : i == c->n_workers + 1 ? &c->standby
+                               : i == c->n_workers + 1 ? &c->old
                                                        : &c->coordinator;
             if (d->pid > 0) {
                 kill(d->pid, SIGKILL);
@@ -217,8 +218,6 @@ static bool start_coordinator(struct harness_cluster *c, struct daemon *d)
         args[n++] = "--token-file";
         args[n++] = c->token;
     }
-    if (c->options.standby)
-        args[n++] = "--standby";
     return start_daemon(d, args, c->options.coordinator_args);
 }
 
@@ -378,7 +377,7 @@ struct harness_cluster *harness_cluster_start(const struct harness_options *opti
     for (size_t i = 0; c->options.tls && i < sizeof tls / sizeof *tls; i++)
         snprintf(c->tls[i], sizeof c->tls[i], "%.255s/%s", c->options.tls, tls[i]);
     name_daemon(c, &c->coordinator, "coordinator");
-    name_daemon(c, &c->standby, "standby");
+    name_daemon(c, &c->old, "coordinator");
     name_daemon(c, &c->job, "job");
     char secret[66] = "";
     for (int i = 0; i < 64; i++)
@@ -389,8 +388,6 @@ struct harness_cluster *harness_cluster_start(const struct harness_options *opti
     if (!write_private(c->secret, secret) || (c->options.token && !write_private(c->token, token)))
         goto fail;
     if (!start_coordinator(c, &c->coordinator) || !wait_ready(&c->coordinator))
-        goto fail;
-    if (c->options.standby && (!start_coordinator(c, &c->standby) || !wait_ready(&c->standby)))
         goto fail;
     for (uint32_t i = 0; i < c->options.workers; i++) {
         struct daemon *d = new_worker(c, c->options.hosts ? c->options.hosts[i] : NULL);
@@ -413,9 +410,9 @@ fail:
 
 static struct daemon *find(const struct harness_cluster *c, uint32_t who)
 {
-    assert(who == HARNESS_COORDINATOR || who == HARNESS_STANDBY || who < c->n_workers);
+    assert(who == HARNESS_COORDINATOR || who == HARNESS_OLD || who < c->n_workers);
     return (struct daemon *)(who == HARNESS_COORDINATOR ? &c->coordinator
-                             : who == HARNESS_STANDBY   ? &c->standby
+                             : who == HARNESS_OLD       ? &c->old
                                                         : &c->workers[who]);
 }
 
@@ -501,11 +498,12 @@ int harness_cluster_stop(struct harness_cluster *c)
     for (uint32_t i = 0; i < c->n_workers; i++)
         problems += stop_daemon(&c->workers[i]);
     problems += stop_job(c);
-    problems += stop_daemon(&c->standby); // before the other, or it takes over
+    if (c->old.pid > 0)
+        kill(c->old.pid, SIGCONT);
+    problems += stop_daemon(&c->old);
     problems += stop_daemon(&c->coordinator);
     for (uint32_t i = 0; i < c->n_workers; i++)
         problems += count_errors(c, &c->workers[i]);
-    problems += count_errors(c, &c->standby);
     problems += count_errors(c, &c->coordinator);
     if (problems == 0)
         nftw(c->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
@@ -538,13 +536,7 @@ static const char *endpoint_of(const struct daemon *d, const char *transport)
 
 const char *harness_cluster_endpoint(const struct harness_cluster *c, const char *transport)
 {
-    const char *first = endpoint_of(&c->coordinator, transport);
-    if (!c->options.standby)
-        return first;
-    size_t nth = (size_t)(first - c->coordinator.endpoints[0]) / PATH_BYTES;
-    char *both = ((struct harness_cluster *)c)->endpoints[nth];
-    snprintf(both, sizeof *c->endpoints, "%s,%s", first, endpoint_of(&c->standby, transport));
-    return both;
+    return endpoint_of(&c->coordinator, transport);
 }
 
 const char *harness_cluster_worker_name(const struct harness_cluster *c, uint32_t worker)
@@ -616,8 +608,41 @@ bool harness_cluster_launch(struct harness_cluster *c, uint32_t who)
 {
     struct daemon *d = find(c, who);
     assert(d->pid == 0);
-    bool coordinator = d == &c->coordinator || d == &c->standby;
-    return coordinator ? start_coordinator(c, d) : start_worker(c, d);
+    return d == &c->coordinator ? start_coordinator(c, d) : start_worker(c, d);
+}
+
+void harness_cluster_leave(struct harness_cluster *c)
+{
+    assert(c->old.pid == 0);
+    c->old.pid = c->coordinator.pid;
+    c->coordinator.pid = 0;
+}
+
+bool harness_cluster_is_ready(const struct harness_cluster *c, uint32_t who)
+{
+    const struct daemon *d = find(c, who);
+    return d->pid > 0 && access(d->ready, F_OK) == 0;
+}
+
+bool harness_cluster_supervise(struct harness_cluster *c, int *refused)
+{
+    struct timespec pause = {.tv_nsec = 20000000};
+    uint64_t deadline = common_clock_after(READY_TIMEOUT_NS);
+    for (*refused = 0; common_clock_left(deadline) > 0; (*refused)++) {
+        int code = 0;
+        if (!c->coordinator.pid && !harness_cluster_launch(c, HARNESS_COORDINATOR))
+            return false;
+        while (!harness_cluster_is_ready(c, HARNESS_COORDINATOR) &&
+               !harness_cluster_ended(c, HARNESS_COORDINATOR, &code) && common_clock_left(deadline) > 0)
+            nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+        if (c->coordinator.pid)
+            return wait_ready(&c->coordinator);
+        if (code != COMMON_DAEMON_START)
+            break;
+        nanosleep(&pause, NULL);
+    }
+    fprintf(stderr, "harness: the next coordinator does not start\n");
+    return false;
 }
 
 bool harness_cluster_restart(struct harness_cluster *c, uint32_t who)

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define HARNESS_COORDINATOR UINT32_MAX       // as a number of a process
-#define HARNESS_STANDBY     (UINT32_MAX - 1) // a second coordinator on the same store
+#define HARNESS_OLD         (UINT32_MAX - 1) // a coordinator that was left, and may still be stopping
 #define HARNESS_WORKERS_MAX 64
 
 struct harness_options {
@@ -33,7 +33,6 @@ struct harness_options {
     // NULL, or a folder with ca.pem, and coordinator.pem, coordinator.key, worker.pem, worker.key of that authority for
     // localhost and 127.0.0.1: then all listens at nng+tls:// and tls:// in the place of tcp, and is dialled there.
     const char *tls;
-    bool standby; // two coordinators, both with --standby; endpoints name both: A,B
 };
 
 // One more worker, beside what harness_options says of all. Strings and lists are borrowed until stop.
@@ -81,6 +80,15 @@ bool harness_cluster_ended(struct harness_cluster *cluster, uint32_t who, int *c
 bool harness_cluster_restart(struct harness_cluster *cluster, uint32_t who);
 // The same without waiting: it may have to wait for another one that is to be started, too.
 bool harness_cluster_launch(struct harness_cluster *cluster, uint32_t who);
+
+// The coordinator's process is HARNESS_OLD from now on, until it has ended: another one may be started while it is there.
+// One at a time.
+void harness_cluster_leave(struct harness_cluster *cluster);
+// Whether it runs, and has written its ready file since it was started.
+bool harness_cluster_is_ready(const struct harness_cluster *cluster, uint32_t who);
+// Starts the coordinator, unless it runs, as a supervisor does: at once, and again where it ends with code 3 (another process has the store),
+// until it is ready. refused: how often it did. False, with the reason on stderr: it ended otherwise, or not in 60 s.
+bool harness_cluster_supervise(struct harness_cluster *cluster, int *refused);
 
 // Of workers that a launcher has started: waits until their job has ended, however it does, for at most
 // timeout_ns; starts it again, with all its workers, and waits until they are ready. A worker of a job that

@@ -147,7 +147,7 @@ static void run(uint64_t seed)
                                       .seed = seed,
                                       .team = seed & 1,
                                       .pace = PACE,
-                                      .standby = true,
+                                      .second = true,
                                       .tune = choose_store,
                                       .store = chaos.stored,
                                       .scrub_ns = chaos.stored && seed / 32 % 2 ? 10 * COMMON_NS_PER_S : 0});
@@ -192,7 +192,6 @@ static void run(uint64_t seed)
         chaos_check_all();
         chaos_look_for_struck();
         chaos_check_audits();
-        chaos_mind_the_lease();
         count_what_happened();
     }
     chaos_disturb_end();

@@ -296,9 +296,9 @@ enum fault {
     FILE_ROT,    // a bit of a worker's files, or a whole one, while it is down
     FILES_FULL,  // a worker's disk has no room, or gives errors; files cannot be opened for a while
     MEMORY_FLIP, // bits of rows of a sealed chunk, in a worker's memory
-    TAKEOVER,    // a second coordinator stands by; the first is killed, stopped or frozen
-    SLOW,        // a worker computes slowly, or as fast as before (half of the seeds compute on teams)
-    FAULTS,      // those that the dice draw
+    SUPERVISED, // the coordinator ends, slowly or at once, and the next one is started while it may still be there
+    SLOW,       // a worker computes slowly, or as fast as before (half of the seeds compute on teams)
+    FAULTS, // those that the dice draw
     QUOTA =
         62, // the tenant of all sessions may have less of something, or as much as it likes; as JOIN: not from the dice
     JOIN = 63 // a worker that was not there comes, and stays; seeds without it go on as they did before it
@@ -306,7 +306,6 @@ enum fault {
 
 void chaos_disturb(enum fault fault);
 void chaos_cool(void);               // rows leave memory, and chunks' files are written anew
-void chaos_mind_the_lease(void);     // a coordinator that has said that it must end is gone, and starts again
 bool chaos_old_builds_are_out(void); // none of them has been told of a session
 void chaos_disturb_end(void);        // nothing is disturbed any more
 

@@ -32,7 +32,7 @@ static void audit_again(struct coordinator_steps *steps)
 void chaos_check_audits(void)
 {
     struct coordinator *c = chaos.cluster->coordinator;
-    if (!c || c->core.standing_by || c->core.stopping)
+    if (!c || c->core.stopping)
         return;
     struct coordinator_steps *steps = &c->steps;
     uint64_t bytes = 0;

@@ -10,7 +10,6 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
-#include "coordinator/standby.h"
 #include "coordinator/state.h"
 #include "proto/banyan.pb-c.h"
 #include "tests/sim/sim_memory.h"
@@ -171,10 +170,6 @@ static void hear_register(void *arg, struct proto_request *request)
 {
     Banyan__Pb__RegisterRequest *m = (void *)proto_request_message(request)->body;
     struct sim_coordinator *one = arg;
-    if (coordinator_stands_by(one->coordinator)) {
-        coordinator_standby_refuse(request);
-        return;
-    }
     if (chaos.ages[m->name[1] - '0'] == OLD_CONTROL)
         m->control = PROTO_CONTROL_VERSION - 1;
     coordinator_handle_register(&one->coordinator->cluster, request);
@@ -301,13 +296,6 @@ static void coordinator_anew(bool kill)
     hear_registers();
 }
 
-void chaos_mind_the_lease(void)
-{
-    const struct sim_cluster *cluster = chaos.cluster;
-    if (cluster->coordinators[cluster->active].over)
-        coordinator_anew(true);
-}
-
 // A coordinator that starts again knows nothing of it: what the store has of quotas, other tests look at.
 static void set_quota(enum coordinator_quota_kind kind)
 {
@@ -334,64 +322,41 @@ static void run_a_while(uint64_t most_ns)
     chaos_check_all();
 }
 
-// The one that was frozen goes on, with all that has come in meanwhile. It must end by itself, and what it still says is
-// looked at like any other answer.
-static void old_goes_on(struct sim_coordinator *old)
+// It ends, or begins to, and a supervisor starts the next one at once, again and again until that one has the store.
+static void supervise(void)
 {
-    if (!old->loop)
-        return;
-    sim_loop_thaw(old->loop);
-    for (uint64_t until = sim_clock() + 500 * COMMON_NS_PER_MS; !old->over && sim_clock() < until;)
-        run_a_while(20 * COMMON_NS_PER_MS);
-    if (!old->over)
-        chaos_violated(NULL, "a coordinator that was taken over goes on");
-}
-
-static void take_over(void)
-{
-    enum { KILLED, STOPPED, FROZEN, FROZEN_SHORTLY, ALONE };
+    enum { KILLED, STOPPED, STOPPED_SLOWLY, KILLED_WHILE_IT_STOPS, HOWS };
+    static const uint64_t most_ns[HOWS] = {0, 20 * COMMON_NS_PER_MS, 4 * COMMON_NS_PER_S,
+                                           4 * COMMON_NS_PER_S};
     struct sim_cluster *cluster = chaos.cluster;
-    struct sim_coordinator *old = &cluster->coordinators[cluster->active];
     struct common_error err;
-    uint64_t how = sim_random(5), start_ns, thaw_ns;
+    enum common_code code;
+    uint64_t how = sim_random(HOWS);
     sim_disk_silence(SIM_DISK_PATH, false);
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
     sim_disk_unsure(SIM_DISK_PATH, 0);
-    if (sim_standby_start(cluster, &err) != COMMON_OK)
-        chaos_violated(NULL, err.message);
-    hear_registers();
-    for (uint64_t until = sim_clock() + sim_random(COMMON_NS_PER_S); sim_clock() < until;)
-        run_a_while(100 * COMMON_NS_PER_MS);
-    if (how == ALONE &&
-        !sim_standby_took_over(cluster)) { // the lease goes on, and nobody is there to take it
-        sim_standby_kill(cluster);
-        return;
-    }
-    start_ns = sim_clock();
-    thaw_ns = start_ns + sim_random((how == FROZEN ? 8 : 2) * COMMON_NS_PER_S);
-    if (how == FROZEN || how == FROZEN_SHORTLY)
-        sim_loop_freeze(old->loop);
-    else if (how == STOPPED)
-        sim_coordinator_stop(cluster);
-    else
+    if (how == KILLED)
         sim_coordinator_kill(cluster);
-    while (!sim_standby_took_over(cluster)) {
+    else
+        sim_coordinator_stop_slowly(cluster, sim_random(most_ns[how]));
+    uint64_t kill_ns = sim_clock() + sim_random((how == KILLED_WHILE_IT_STOPS ? 2 : 10) * COMMON_NS_PER_S);
+    while ((code = sim_next_start(cluster, &err)) != COMMON_OK) {
+        if (code != COMMON_FAILED_PRECONDITION)
+            chaos_violated(NULL, err.message);
         run_a_while(50 * COMMON_NS_PER_MS);
-        if (old->loop && sim_clock() > thaw_ns)
-            sim_loop_thaw(old->loop);
-        if (old->loop && (old->over || sim_clock() > start_ns + 10 * COMMON_NS_PER_S))
-            sim_coordinator_kill(cluster);
-        if (sim_clock() > start_ns + 20 * COMMON_NS_PER_S)
-            chaos_violated(NULL, "nobody takes over");
+        if (sim_clock() > kill_ns)
+            sim_old_kill(cluster);
+        if (sim_clock() > kill_ns + COMMON_NS_PER_S)
+            chaos_violated(NULL, "the store of a coordinator that was killed is still in use");
     }
-    sim_standby_swap(cluster);
+    if (sim_old_runs(cluster))
+        chaos_violated(NULL, "two coordinators have the store");
     chaos.lives++;
+    hear_registers();
     for (uint32_t i = 0; i < chaos.n_clients; i++)
         sim_client_direct(chaos.clients[i], cluster->coordinators[cluster->active].endpoint);
-    for (uint64_t until = sim_clock() + sim_random(3 * COMMON_NS_PER_S); old->loop && sim_clock() < until;)
+    for (uint64_t until = sim_clock() + sim_random(3 * COMMON_NS_PER_S); sim_clock() < until;)
         run_a_while(100 * COMMON_NS_PER_MS);
-    old_goes_on(old);
-    sim_standby_kill(cluster);
 }
 
 // One that nobody has heard of, without anything.
@@ -552,8 +517,8 @@ void chaos_disturb(enum fault fault)
     case MEMORY_FLIP:
         chaos_flip_memory();
         break;
-    case TAKEOVER:
-        take_over();
+    case SUPERVISED:
+        supervise();
         break;
     case SLOW: // 5 ms: hardly slower than planned
         sim_worker_slow(worker, sim_random(4) ? (5 * COMMON_NS_PER_MS) << sim_random(5) : 0);
@@ -584,7 +549,6 @@ void chaos_disturb_end(void)
     no_quotas();
     sim_memory_refuse(0);
     chaos_disturb(HEAL);
-    chaos_mind_the_lease();
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
     sim_disk_unsure(SIM_DISK_PATH, 0);
     for (uint32_t i = 0; i < chaos.n_workers; i++) // rules that have not struck yet

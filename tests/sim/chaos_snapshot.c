@@ -126,7 +126,7 @@ static void live(void *arg)
     banyan_options options = {.timeout_ns = (it->calm ? 20 : 1 + sim_random(10)) * COMMON_NS_PER_S};
     banyan_error error;
     it->stage = OPENING;
-    if (banyan_connect(SIM_COORDINATOR "," SIM_STANDBY, &options, &it->client, &error) != BANYAN_OK) {
+    if (banyan_connect(SIM_COORDINATOR "," SIM_SECOND, &options, &it->client, &error) != BANYAN_OK) {
         chaos_snapshot_refused(&error);
         return;
     }

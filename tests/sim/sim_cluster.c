@@ -32,7 +32,7 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
     sim_edges_begin();
     cluster->options = *options;
     cluster->coordinators[0].endpoint = SIM_COORDINATOR;
-    cluster->coordinators[1].endpoint = SIM_STANDBY;
+    cluster->coordinators[1].endpoint = SIM_SECOND;
     memset(cluster->secret.bytes, 7, sizeof cluster->secret.bytes);
     for (uint32_t i = 0; i < options->workers; i++) {
         char name[16], host[16];
@@ -41,7 +41,7 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
         cluster->workers[i] = sim_worker_new(&(struct sim_worker_options){
             .name = name,
             .host = host,
-            .coordinator = options->standby ? SIM_COORDINATOR "," SIM_STANDBY : SIM_COORDINATOR,
+            .coordinator = options->second ? SIM_COORDINATOR "," SIM_SECOND : SIM_COORDINATOR,
             .port = FIRST_WORKER_PORT + 2 * i,
             .secret = &cluster->secret,
             .memory_bytes = options->memory_bytes ? options->memory_bytes : WORKER_MEMORY,
@@ -55,21 +55,15 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
     return cluster;
 }
 
+// One that is stopping serves no calls, and what it has in memory does not count.
 static void look_at_active(struct sim_cluster *cluster)
 {
-    cluster->loop = cluster->coordinators[cluster->active].loop;
-    cluster->coordinator = cluster->coordinators[cluster->active].coordinator;
+    const struct sim_coordinator *one = &cluster->coordinators[cluster->active];
+    cluster->loop = one->stopping ? NULL : one->loop;
+    cluster->coordinator = one->stopping ? NULL : one->coordinator;
 }
 
-static void is_over(void *arg, enum common_code code, const char *why)
-{
-    struct sim_coordinator *one = arg;
-    (void)code, (void)why;
-    one->over = true;
-    sim_loop_mute(one->loop);
-}
-
-static enum common_code start(struct sim_cluster *cluster, struct sim_coordinator *one, bool standby,
+static enum common_code start(struct sim_cluster *cluster, struct sim_coordinator *one,
                               struct common_error *err)
 {
     const char *const endpoints[] = {one->endpoint, NULL};
@@ -81,14 +75,11 @@ static enum common_code start(struct sim_cluster *cluster, struct sim_coordinato
     options.store_path = SIM_DISK_PATH;
     options.heartbeat_ns = HEARTBEAT_NS;
     options.max_sessions = 1024;
-    options.standby = standby;
-    options.over = is_over;
-    options.arg = one;
     if (cluster->options.tune)
         cluster->options.tune(&options);
     if (common_loop_new(&one->loop) != COMMON_OK)
         abort();
-    one->over = false;
+    one->stopping = false;
     sim_loop_name(one->loop, one == cluster->coordinators ? "coordinator" : "second");
     enum common_code code = coordinator_new(one->loop, &options, &one->coordinator, err);
     if (code != COMMON_OK) {
@@ -102,7 +93,7 @@ static enum common_code start(struct sim_cluster *cluster, struct sim_coordinato
 
 enum common_code sim_coordinator_start(struct sim_cluster *cluster, struct common_error *err)
 {
-    return start(cluster, &cluster->coordinators[cluster->active], false, err);
+    return start(cluster, &cluster->coordinators[cluster->active], err);
 }
 
 static void coordinator_end(struct sim_cluster *cluster, struct sim_coordinator *one)
@@ -113,6 +104,7 @@ static void coordinator_end(struct sim_cluster *cluster, struct sim_coordinator 
     common_loop_free(one->loop);
     one->coordinator = NULL;
     one->loop = NULL;
+    one->stopping = false;
     look_at_active(cluster);
 }
 
@@ -122,8 +114,7 @@ static void coordinator_kill(struct sim_cluster *cluster, struct sim_coordinator
         return;
     sim_loop_thaw(one->loop);
     sim_loop_mute(one->loop);
-    if (one->coordinator->store)
-        sim_disk_crash(sim_disk_of(one->coordinator->store));
+    sim_store_crash(one->coordinator->store);
     coordinator_end(cluster, one);
 }
 
@@ -140,32 +131,46 @@ void sim_coordinator_stop(struct sim_cluster *cluster)
     coordinator_end(cluster, &cluster->coordinators[cluster->active]);
 }
 
-struct sim_coordinator *sim_standby(struct sim_cluster *cluster)
+void sim_coordinator_stop_slowly(struct sim_cluster *cluster, uint64_t ns)
 {
-    return &cluster->coordinators[!cluster->active];
-}
-
-enum common_code sim_standby_start(struct sim_cluster *cluster, struct common_error *err)
-{
-    return start(cluster, sim_standby(cluster), true, err);
-}
-
-bool sim_standby_took_over(struct sim_cluster *cluster)
-{
-    const struct sim_coordinator *one = sim_standby(cluster);
-    return one->loop && !one->over && !coordinator_stands_by(one->coordinator);
-}
-
-void sim_standby_swap(struct sim_cluster *cluster)
-{
-    assert(sim_standby_took_over(cluster));
-    cluster->active = !cluster->active;
+    struct sim_coordinator *one = &cluster->coordinators[cluster->active];
+    sim_loop_thaw(one->loop);
+    sim_store_stops_slowly(one->coordinator->store, ns);
+    coordinator_stop(one->coordinator);
+    sim_loop_freeze(one->loop); // it waits for its store
+    one->stopping = true;
     look_at_active(cluster);
 }
 
-void sim_standby_kill(struct sim_cluster *cluster)
+enum common_code sim_next_start(struct sim_cluster *cluster, struct common_error *err)
 {
-    coordinator_kill(cluster, sim_standby(cluster));
+    enum common_code code = start(cluster, &cluster->coordinators[!cluster->active], err);
+    if (code != COMMON_OK)
+        return code;
+    cluster->active = !cluster->active;
+    look_at_active(cluster);
+    return COMMON_OK;
+}
+
+bool sim_old_runs(struct sim_cluster *cluster)
+{
+    bool runs = false;
+    for (int i = 0; i < 2; i++) {
+        struct sim_coordinator *one = &cluster->coordinators[i];
+        if (one->stopping && !sim_store_is_open(one->coordinator->store)) {
+            sim_loop_thaw(one->loop);
+            coordinator_end(cluster, one);
+        }
+        runs = runs || one->stopping;
+    }
+    return runs;
+}
+
+void sim_old_kill(struct sim_cluster *cluster)
+{
+    for (int i = 0; i < 2; i++)
+        if (cluster->coordinators[i].stopping)
+            coordinator_kill(cluster, &cluster->coordinators[i]);
 }
 
 bool sim_wait_active(struct sim_cluster *cluster, uint32_t n)
@@ -258,7 +263,7 @@ enum common_code sim_wait(struct sim_call *call)
 
 void sim_cluster_free(struct sim_cluster *cluster)
 {
-    sim_standby_kill(cluster);
+    sim_old_kill(cluster);
     sim_coordinator_kill(cluster);
     for (uint32_t i = 0; i < cluster->options.workers; i++)
         sim_worker_free(cluster->workers[i]);

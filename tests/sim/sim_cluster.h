@@ -21,7 +21,7 @@
 #include "tests/sim/sim_worker.h"
 
 #define SIM_COORDINATOR "tcp://127.0.0.1:7000"
-#define SIM_STANDBY     "tcp://127.0.0.1:7001" // where the second one listens
+#define SIM_SECOND      "tcp://127.0.0.1:7001" // where the next one listens, while the old one is still there
 #define SIM_DISK_PATH   "disk"
 
 enum { SIM_WORKERS_MAX = 16 };
@@ -37,7 +37,7 @@ struct sim_cluster_options {
     uint64_t attach_ttl_ns; // of each worker
     bool store;             // workers keep what they hold in files
     uint64_t scrub_ns;      // and read them once in this time
-    bool standby;           // workers know the endpoints of two coordinators
+    bool second;            // workers know both endpoints of the coordinator
     // Changes the coordinator's options before each start; NULL: defaults with heartbeats of 100 ms.
     void (*tune)(struct coordinator_options *options);
 };
@@ -46,7 +46,7 @@ struct sim_coordinator {
     const char *endpoint;
     struct common_loop *loop; // NULL while it is down
     struct coordinator *coordinator;
-    bool over; // it has said that it must end, and is mute from then on
+    bool stopping; // it has had SIGTERM, and has not ended
 };
 
 struct sim_cluster { // for tests to read
@@ -77,13 +77,16 @@ void sim_coordinator_kill(struct sim_cluster *cluster);
 // Ends it as SIGTERM does: calls are answered, the store is written.
 void sim_coordinator_stop(struct sim_cluster *cluster);
 
-// A second one that stands by on the same store, and whether it has taken over. Then swap: it is the active one, and
-// clients are to be redirected to cluster->coordinators[cluster->active].endpoint.
-enum common_code sim_standby_start(struct sim_cluster *cluster, struct common_error *err);
-struct sim_coordinator *sim_standby(struct sim_cluster *cluster); // the one that is not active
-bool sim_standby_took_over(struct sim_cluster *cluster);
-void sim_standby_swap(struct sim_cluster *cluster);
-void sim_standby_kill(struct sim_cluster *cluster); // the one that is not active; nothing when it is down
+// SIGTERM while its disk is slow, or it is stopped: it serves no more calls, writes what it was given in the disk's own
+// time, and has the store for so much longer.
+void sim_coordinator_stop_slowly(struct sim_cluster *cluster, uint64_t ns);
+// Another process on the same store, at the other endpoint: a supervisor's next one. Fails as coordinator_new does, while
+// the old one has the store (FAILED_PRECONDITION). If not, it is the active one, and clients are to be redirected to
+// cluster->coordinators[cluster->active].endpoint.
+enum common_code sim_next_start(struct sim_cluster *cluster, struct common_error *err);
+// One that has had SIGTERM: whether it is still there, which is looked at now, and SIGKILL; nothing when none is.
+bool sim_old_runs(struct sim_cluster *cluster);
+void sim_old_kill(struct sim_cluster *cluster);
 
 // Asks the coordinator every 10 ms until so many workers are ACTIVE, for at most 20 s.
 bool sim_wait_active(struct sim_cluster *cluster, uint32_t n);

@@ -91,6 +91,6 @@ uint64_t sim_tables_meta(const struct sim_tables *tables, const char *key, uint6
 void sim_tables_copy(const struct sim_tables *from, struct sim_tables *to);
 void sim_tables_clear(struct sim_tables *tables);
 
-void sim_leases_forget(void); // of all disks (sim_lease.c)
+void sim_holds_forget(void); // of all disks (sim_hold.c)
 
 #endif

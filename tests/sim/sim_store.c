@@ -12,7 +12,7 @@
 #include "common/hash.h"
 #include "common/random.h"
 #include "coordinator/store/backup.h"
-#include "coordinator/store/lease.h"
+#include "coordinator/store/hold.h"
 #include "coordinator/store/restore.h"
 #include "coordinator/store/store.h"
 #include "tests/sim/sim_batch.h"
@@ -29,8 +29,10 @@ struct queue {
 struct disk {
     struct disk *next;
     char path[128];
-    struct sim_tables tables;
-    struct coordinator_store *store; // that has it open
+    struct sim_tables tables;        // in the file and its log
+    struct sim_tables main;          // in the file
+    uint64_t log;                    // that has the name; 0: none
+    struct coordinator_store *store; // that has opened it last, and not closed it
     uint64_t delay_ns, batches;
     uint32_t failures, unsure_writes;
     enum common_code failure;
@@ -52,11 +54,12 @@ struct coordinator_store {
     struct queue unsure;                    // written or not: as coordinator/store/store.c makes sure of it
     struct common_mail mail;                // for `answer`
     bool answering;                         // it is in use
-    struct sim_event write;                 // the disk's
-    struct coordinator_lease lease;
-    uint64_t busy_since_ns; // a write is under way; 0: none
-    bool anonymous, over;   // over: another one has the store
-    uint64_t failed;        // batches that were answered so, and with what
+    struct sim_event write, close;          // the disk's
+    struct coordinator_hold *hold;          // NULL: no other process can have it
+    uint64_t log;                           // that it writes to
+    uint64_t stop_ns;                       // its stop takes so long; 0: no time
+    bool anonymous, closing;
+    uint64_t failed; // batches that were answered so, and with what
     const char *failed_text;
 };
 
@@ -84,6 +87,7 @@ static void disk_free(struct disk *disk)
         at = &(*at)->next;
     *at = disk->next;
     sim_tables_clear(&disk->tables);
+    sim_tables_clear(&disk->main);
     free(disk);
 }
 
@@ -144,14 +148,14 @@ static void answer_later(struct coordinator_store *store)
 static void write_next(struct coordinator_store *store)
 {
     struct disk *disk = store->disk;
-    if (disk && !store->busy_since_ns && (store->waiting.head || store->writing.head))
-        store->busy_since_ns = common_clock_ns();
     if (!disk || disk->stalled || sim_event_armed(&store->write))
         return;
     if (!store->unsure.head)
         queue_move(&store->waiting, &store->writing);
     if (store->writing.head || store->unsure.head)
         sim_event_arm(&store->write, common_clock_after(disk->delay_ns));
+    else if (store->closing && !sim_event_armed(&store->close))
+        sim_event_arm(&store->close, common_clock_after(store->stop_ns));
 }
 
 static void batch_apply(struct disk *disk, const struct coordinator_batch *batch)
@@ -182,9 +186,9 @@ static void written(void *arg)
         }
         queue_push(&store->durable, batch);
     }
-    store->busy_since_ns = 0;
-    store->over = store->over || !coordinator_lease_mine(&store->lease);
-    if (!disk->silent && !store->over) // as coordinator/store/store.c: nobody is told
+    if (store->closing)
+        queue_move(&store->unsure, &store->durable); // it does not wait until it is sure
+    if (!disk->silent)
         answer_later(store);
     write_next(store);
 }
@@ -205,7 +209,7 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
     batch->done = done;
     batch->arg = arg;
     sim_alive++;
-    if (!store->disk) { // stopped, or dead: what is still under way comes to nothing
+    if (!store->disk || store->closing) { // stopped, or dead: what is still under way comes to nothing
         batch->code = COMMON_UNAVAILABLE;
         queue_push(&store->durable, batch);
         answer_later(store);
@@ -311,36 +315,10 @@ static void start_life(struct coordinator_store *store)
     add_life(store, now);
 }
 
-// What is durable goes on as the new holder's. The old one writes to a copy that nobody reads.
-static void take(struct disk *disk)
+// What is in the log goes into the file.
+static void checkpoint(struct disk *disk)
 {
-    static unsigned n_taken;
-    char name[32];
-    snprintf(name, sizeof name, "taken %u", ++n_taken);
-    struct disk *old = disk_at(name);
-    sim_tables_copy(&disk->tables, &old->tables);
-    old->store = disk->store;
-    old->store->disk = old;
-    old->store->anonymous = true;
-    disk->store = NULL;
-}
-
-// COMMON_OK: it is free now.
-static enum common_code get_disk(struct disk *disk, struct coordinator_lease_file *file,
-                                 struct coordinator_lease_watch *watch, struct common_error *err)
-{
-    if (!disk->store && !coordinator_lease_unfinished(file))
-        return COMMON_OK;
-    if (!watch)
-        return common_error_set(
-            err, COMMON_FAILED_PRECONDITION,
-            "store %s is in use by another coordinator: stop that one, or choose another --store",
-            disk->path);
-    if (coordinator_lease_look(watch, file, common_clock_ns()) != COORDINATOR_LEASE_TAKE)
-        return COMMON_IN_PROGRESS;
-    if (disk->store)
-        take(disk);
-    return COMMON_OK;
+    sim_tables_copy(&disk->tables, &disk->main);
 }
 
 static enum common_code read_disk(struct disk *disk, const struct coordinator_store_reader *reader,
@@ -363,31 +341,60 @@ static enum common_code read_disk(struct disk *disk, const struct coordinator_st
     return sim_tables_read(&disk->tables, reader, err);
 }
 
+static void detach(struct coordinator_store *store)
+{
+    struct disk *disk = store->disk;
+    sim_event_cancel(&store->write);
+    sim_event_cancel(&store->close);
+    store->disk = NULL;
+    if (disk->store == store)
+        disk->store = NULL;
+    if (store->anonymous)
+        disk_free(disk);
+}
+
+// As coordinator/store/sql.c: the log stays: its name may be another's.
+static void close_files(void *arg)
+{
+    struct coordinator_store *store = arg;
+    checkpoint(store->disk);
+    detach(store);
+}
+
+static void end(void *arg)
+{
+    struct coordinator_store *store = arg;
+    coordinator_hold_end(store->hold, close_files, store);
+    store->hold = NULL;
+}
+
+static void no_files(void *arg)
+{
+    (void)arg;
+}
+
 enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
                                         const struct coordinator_store_reader *reader,
-                                        struct coordinator_lease_watch *watch, struct coordinator_store **out,
-                                        struct common_error *err)
+                                        struct coordinator_store **out, struct common_error *err)
 {
     static unsigned n_anonymous;
-    static uint64_t n_opened;
+    static uint64_t n_logs;
     char name[32];
-    struct coordinator_lease_file *file = NULL;
+    struct coordinator_hold *hold = NULL;
+    enum common_code code = COMMON_OK;
     (void)sync_full;
     bool anonymous = !strcmp(path, ":memory:");
     if (anonymous) {
         snprintf(name, sizeof name, ":memory:%u", ++n_anonymous);
         path = name;
     } else {
-        coordinator_lease_file_open(path, watch != NULL, &file, err);
+        code = coordinator_hold_take(path, &hold, err);
     }
     struct disk *disk = disk_at(path);
-    enum common_code code = anonymous                           ? COMMON_OK
-                            : coordinator_lease_file_lock(file) ? get_disk(disk, file, watch, err)
-                                                                : COMMON_IN_PROGRESS;
     if (code == COMMON_OK)
         code = read_disk(disk, reader, err);
     if (code != COMMON_OK) {
-        coordinator_lease_file_close(file);
+        coordinator_hold_end(hold, no_files, NULL);
         return code;
     }
     struct coordinator_store *store = calloc(1, sizeof *store);
@@ -395,61 +402,38 @@ enum common_code coordinator_store_open(const char *path, bool sync_full, struct
         abort();
     store->loop = loop;
     store->disk = disk;
+    store->hold = hold;
     store->anonymous = anonymous;
     sim_event_init(&store->write, SIM_DISK, NULL, NULL, written, store);
+    sim_event_init(&store->close, SIM_DISK, NULL, NULL, end, store);
+    checkpoint(disk);
+    disk->log = disk->log ? disk->log : ++n_logs;
+    store->log = disk->log;
     disk->store = store;
     sim_alive++;
     start_life(store);
-    coordinator_lease_hold(&store->lease, file, common_mix64(++n_opened) | 1);
-    if (file)
-        coordinator_lease_file_unlock(file);
     *out = store;
     return COMMON_OK;
-}
-
-bool coordinator_store_renew(struct coordinator_store *store, uint64_t now_ns)
-{
-    if (store->over)
-        return false;
-    if (store->lease.watched && store->busy_since_ns && now_ns > store->busy_since_ns + COMMON_NS_PER_S)
-        return coordinator_store_valid(store, now_ns);
-    return coordinator_lease_renew(&store->lease, now_ns);
-}
-
-bool coordinator_store_valid(const struct coordinator_store *store, uint64_t now_ns)
-{
-    return !store->over && coordinator_lease_valid(&store->lease, now_ns);
-}
-
-bool coordinator_store_watched(const struct coordinator_store *store)
-{
-    return store->lease.watched;
-}
-
-static void detach(struct coordinator_store *store)
-{
-    struct disk *disk = store->disk;
-    sim_event_cancel(&store->write);
-    store->disk = NULL;
-    disk->store = NULL;
-    if (store->anonymous)
-        disk_free(disk);
 }
 
 // An orderly stop: everything that was submitted is written now, as the real one waits for its thread.
 void coordinator_store_stop(struct coordinator_store *store)
 {
-    if (!store || !store->disk)
+    if (!store || !store->disk || store->closing)
         return;
+    store->closing = true;
+    if (store->stop_ns) {
+        write_next(store);
+        return;
+    }
     if (store->disk->stalled) {
         fail_all(store); // the real one would wait for ever
     } else {
         queue_move(&store->waiting, &store->writing);
         written(store);
-        queue_move(&store->unsure, &store->durable); // it does not wait until it is sure
         answer_later(store);
     }
-    detach(store);
+    end(store);
 }
 
 void coordinator_store_free(struct coordinator_store *store)
@@ -457,11 +441,11 @@ void coordinator_store_free(struct coordinator_store *store)
     if (!store)
         return;
     coordinator_store_stop(store);
+    assert(!store->disk);
     struct queue *queues[] = {&store->waiting, &store->writing, &store->unsure, &store->durable};
     for (int i = 0; i < 4; i++)
         for (struct coordinator_batch *batch; (batch = queue_pop(queues[i])); sim_alive--)
             coordinator_batch_free(batch);
-    coordinator_lease_file_close(store->lease.file);
     sim_alive--;
     free(store);
 }
@@ -533,22 +517,43 @@ void sim_disk_silence(const char *path, bool on)
         answer_later(disk->store);
 }
 
-const char *sim_disk_of(const struct coordinator_store *store)
+void sim_store_stops_slowly(struct coordinator_store *store, uint64_t ns)
 {
-    return store->disk->path;
+    store->stop_ns = ns + 1;
+}
+
+bool sim_store_is_open(const struct coordinator_store *store)
+{
+    return store->disk != NULL;
+}
+
+// Its log is without a name: no later process finds what is in it.
+static void forget_log(struct disk *disk)
+{
+    sim_tables_copy(&disk->main, &disk->tables);
+}
+
+void sim_store_crash(struct coordinator_store *store)
+{
+    struct disk *disk = store->disk;
+    if (!disk)
+        return;
+    for (struct coordinator_batch *batch = store->unsure.head; batch; batch = batch->next)
+        batch_apply(disk, batch);
+    if (store->log != disk->log)
+        forget_log(disk);
+    fail_all(store);
+    disk->stalled = disk->silent = false;
+    detach(store);
+    coordinator_hold_end(store->hold, no_files, NULL);
+    store->hold = NULL;
 }
 
 void sim_disk_crash(const char *path)
 {
     struct disk *disk = disk_at(path);
-    if (!disk->store)
-        return;
-    struct coordinator_store *store = disk->store;
-    for (struct coordinator_batch *batch = store->unsure.head; batch; batch = batch->next)
-        batch_apply(disk, batch);
-    fail_all(store);
-    disk->stalled = disk->silent = false;
-    detach(store);
+    if (disk->store)
+        sim_store_crash(disk->store);
 }
 
 void sim_disk_copy(const char *from, const char *to)
@@ -556,6 +561,7 @@ void sim_disk_copy(const char *from, const char *to)
     struct disk *source = disk_at(from), *target = disk_at(to);
     assert(!source->store && !target->store);
     sim_tables_copy(&source->tables, &target->tables);
+    sim_tables_copy(&source->tables, &target->main);
 }
 
 // ---- backups: files, which are not here -----------------------------------------------------------------
@@ -624,7 +630,7 @@ uint64_t sim_disk_waiting(const char *path)
 
 void sim_disks_forget(void)
 {
-    sim_leases_forget();
+    sim_holds_forget();
     disks = NULL;
 }
 

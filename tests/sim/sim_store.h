@@ -5,6 +5,12 @@
 //   submit ──▶ waiting ──disk free──▶ writing ──sim_disk_delay──▶ durable ──▶ answered on the loop
 //                          ▲ stall                                   ▲ silence
 //
+// A disk has two files, as SQLite's: the store itself, and a log, in which is what was written since the last checkpoint,
+// at an open or a close. Each process writes to the log that it has opened, and that has a name or has lost it to somebody
+// who removed the name: then what is in it dies with its process. A close may take as long as a test says, while the
+// process has the hold (coordinator/store/hold.h) and nothing else of it runs. SQLite's own lock is not here: what the hold
+// promises must do without.
+//
 // A disk is made at its first use; ":memory:" is another one at each open. sim_disks_free ends them all.
 #ifndef TESTS_SIM_SIM_STORE_H
 #define TESTS_SIM_SIM_STORE_H
@@ -37,9 +43,13 @@ void sim_disk_silence(const char *path, bool on);
 // submits from now on.
 void sim_disk_crash(const char *path);
 
-// Of one that is open: its path; another one's when it was taken over (coordinator/store/takeover.h).
+// Of one that is open. Its next stop takes so long, and returns at once: what was submitted is written in its own time, then
+// it waits, then it is closed. While a store is being stopped it is still open.
 struct coordinator_store;
-const char *sim_disk_of(const struct coordinator_store *store);
+void sim_store_stops_slowly(struct coordinator_store *store, uint64_t ns);
+bool sim_store_is_open(const struct coordinator_store *store);
+// As sim_disk_crash, where two processes may have the disk open.
+void sim_store_crash(struct coordinator_store *store);
 
 // For wrong, older and empty stores: `to` becomes what `from` is now. Neither may be open.
 void sim_disk_copy(const char *from, const char *to);

@@ -465,7 +465,7 @@ static struct coordinator_store *store_open(struct common_loop *loop, char *text
     struct coordinator_store *store;
     struct common_error err;
     text[0] = 0;
-    assert_int_equal(coordinator_store_open("d", false, loop, &reader, NULL, &store, &err), COMMON_OK);
+    assert_int_equal(coordinator_store_open("d", false, loop, &reader, &store, &err), COMMON_OK);
     return store;
 }
 

@@ -54,10 +54,10 @@ class CheckReliability(unittest.TestCase):
         self.assert_offence({"docs/RELIABILITY.md": BASE["docs/RELIABILITY.md"].replace("(1 of", "(2 of")}, "says (2 of them)")
 
     def test_kinds_of_points(self):
-        text = BASE["coordinator/a.c"].replace("drain_stored", "lease_beaten")
+        text = BASE["coordinator/a.c"].replace("drain_stored", "hold_taken")
         status, out = check({"coordinator/a.c": text})
         self.assertEqual((status, out.count("\n")), (1, 2))
-        self.assertIn("lease_… are in the sources alone", out)
+        self.assertIn("hold_… are in the sources alone", out)
         self.assertIn("drain_… are in the table alone", out)
 
 

@@ -56,21 +56,6 @@ class StolenToken(place.Trial):
             got = place.read(door, opened["ticket"], self.own, opened["incarnation"], opened["chunks"][0]["chunk"], 0, 16)
             self.assertEqual(got.tensors[0], place.part(0, 16, 1))
 
-    def test_a_standby_tells_nothing_of_its_machine(self):
-        """It knows no tokens: what looks like one opens a link, and shows how it is, but not the machine it is on."""
-        ground = place.Place(BIN, workers=0, coordinator=["--standby"])
-        self.addCleanup(ground.stop)
-        endpoint = ground.start_coordinator("--standby", name="second")
-        for token, told in (("bt_" + "x" * 43, False), (ground.admin, True)):
-            for at, knows in ((endpoint, told), (ground.endpoint, True)):
-                if at == ground.endpoint and not told:
-                    continue  # refused: it knows its tokens
-                with ground.link(token, at) as link:
-                    seen = link.call("HEALTH_CHECK", {"examine": True}).must()
-                self.assertEqual(seen["serving"], at == ground.endpoint)
-                for field in ("wall_ns", "files", "files_max", "memory_bytes", "disk_bytes", "tls_expires_s"):
-                    self.assertEqual(bool(seen[field]), knows, (at, field))
-
     def test_what_others_have(self):
         """Nothing of another tenant's: tenant_test.py has all methods."""
         self.assertCode(self.link.call("SESSION_INFO", {"session": self.foreign}), wire.NOT_FOUND)

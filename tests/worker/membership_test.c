@@ -36,7 +36,6 @@ struct office { // where workers register
     struct worker_membership *membership;
     uint64_t term, worker_term;            // the office's; what the worker knows
     enum common_code refuse, refuse_beats; // OK: none is refused
-    bool stands_by;                        // registers are refused, and another office has the term
     bool mute;                             // heartbeats are taken, and kept
     unsigned joining;                      // heartbeats that are told that the worker is not active yet
     struct proto_request *kept[16];
@@ -58,12 +57,6 @@ static void on_register(void *arg, struct proto_request *request)
     snprintf(o->name, sizeof o->name, "%s", body->name);
     snprintf(o->edge, sizeof o->edge, "%s", body->edge_endpoint);
     snprintf(o->no_device, sizeof o->no_device, "%s", body->no_device);
-    if (o->stands_by) {
-        struct proto_status status;
-        proto_status_set(&status, COMMON_UNAVAILABLE, "STANDBY", "not active");
-        proto_request_fail_status(request, &status);
-        return;
-    }
     if (o->refuse != COMMON_OK) {
         proto_request_fail(request, o->refuse, "not now", NULL, 0);
         return;
@@ -358,9 +351,9 @@ static void a_coordinator_of_the_past_is_not_followed(void **state)
     end(&o);
 }
 
-// Two offices, of which one stands by: it is asked again and again, and followed when it takes over, while the first one
-// still answers heartbeats in its own term.
-static void the_one_that_takes_over_is_followed(void **state)
+// Two offices, of which one refuses: it is asked again and again, and followed once it has the higher term, while the first
+// one still answers heartbeats in its own.
+static void the_one_with_the_higher_term_is_followed(void **state)
 {
     (void)state;
     struct office first, second;
@@ -368,7 +361,7 @@ static void the_one_that_takes_over_is_followed(void **state)
     begin(&first);
     second = first;
     snprintf(second.endpoint, sizeof second.endpoint, "unix://%s/t", first.dir);
-    second.stands_by = true;
+    second.refuse = COMMON_UNAVAILABLE;
     second.term = first.term + 1;
     open_office(&first);
     open_office(&second);
@@ -379,7 +372,7 @@ static void the_one_that_takes_over_is_followed(void **state)
     assert_int_equal(first.accepted, 1);
     assert_int_equal(first.worker_term, 3);
     assert_int_equal(first.instance, second.instance);
-    second.stands_by = false;
+    second.refuse = COMMON_OK;
     reach(&first, &first.accepted, 2);
     assert_int_equal(first.worker_term, 4);
     reach(&first, &second.beats, 3);
@@ -435,7 +428,7 @@ int main(void)
         cmocka_unit_test(a_silent_coordinator_is_not_asked_again),
         cmocka_unit_test(a_refusal_is_no_end),
         cmocka_unit_test(a_coordinator_of_the_past_is_not_followed),
-        cmocka_unit_test(the_one_that_takes_over_is_followed),
+        cmocka_unit_test(the_one_with_the_higher_term_is_followed),
         cmocka_unit_test(endpoints_are_checked),
         cmocka_unit_test(without_random_bytes_there_is_no_membership),
     };

@@ -55,8 +55,8 @@ class Client:
     """A connection to a coordinator. Thread-safe; a call releases the interpreter's lock while it waits.
 
     Args:
-        endpoint: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency); with a coordinator that
-            stands by, both: "tcp://a:7412,tcp://b:7412". None: the environment's BANYAN_ENDPOINT, else
+        endpoint: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency); where one of several
+            coordinators may serve, all: "tcp://a:7412,tcp://b:7412". None: the environment's BANYAN_ENDPOINT, else
             "nng+tcp://127.0.0.1:7411".
         token_file: where the token is, if the coordinator wants one.
         tls_ca: certificates of the authorities that are believed, for "tls://host:7413" and "nng+tls://name:7414".

@@ -112,16 +112,12 @@ const polling = poll(async () => {
     page.before = page.cluster;
     page.cluster = cluster;
     setText($('cluster'), `${cluster.cluster} · term ${cluster.term} · ${cluster.version}`);
-    setBadge($('health'), cluster.ready ? 'ok' : 'warn', cluster.standing_by ? 'standing by' : cluster.ready ? 'ready' : 'not ready');
+    setBadge($('health'), cluster.ready ? 'ok' : 'warn', cluster.ready ? 'ready' : 'not ready');
     $('health').title = cluster.health;
-    if (cluster.standing_by) {
-        trouble('This coordinator stands by: another one has the store. The page goes on when it takes over.');
-    } else {
-        const [workers, plans] = await Promise.all([careful('workers'), careful('plans')]);
-        page.workers = workers.workers;
-        page.plans = plans.plans;
-        strip.update(page);
-    }
+    const [workers, plans] = await Promise.all([careful('workers'), careful('plans')]);
+    page.workers = workers.workers;
+    page.plans = plans.plans;
+    strip.update(page);
     view.update?.();
 }, POLL_MS);
 setInterval(() => {

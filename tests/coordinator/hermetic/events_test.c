@@ -572,30 +572,6 @@ static void another_life_says_that_it_is_one(void **state)
     sim_cluster_free(cluster);
 }
 
-static void the_one_that_takes_over_says_so(void **state)
-{
-    (void)state;
-    struct common_error err;
-    struct sim_cluster *cluster =
-        sim_cluster_new(&(struct sim_cluster_options){.workers = 1, .standby = true});
-    sim_cluster_start(cluster);
-    assert_int_equal(sim_standby_start(cluster, &err), COMMON_OK);
-    wait_for(cluster, PROTO_EVENT_COORDINATOR_STANDBY);
-    Banyan__Pb__EventsRequest m = waiting(cluster, SECOND);
-    struct sim_client *client = sim_client_new(SIM_STANDBY, NULL);
-    ENDS(COMMON_UNAVAILABLE, ask(client, &m)); // it stands by
-    sim_coordinator_kill(cluster);
-    for (int i = 0; !sim_standby_took_over(cluster); i++) {
-        assert_true(i < 1000);
-        sim_advance(10 * MS);
-    }
-    OK(ask(client, &m));
-    assert_true(heard.anew);
-    assert_string_equal(heard.kinds[0], "coordinator-took-over");
-    sim_client_free(client);
-    sim_cluster_free(cluster);
-}
-
 static void few_events(struct coordinator_options *options)
 {
     options->events = 4;
@@ -641,7 +617,6 @@ int hermetic_events(void)
         cmocka_unit_test(one_who_has_gone_waits_no_more),
         cmocka_unit_test(a_coordinator_that_stops_tells_who_waits),
         cmocka_unit_test(another_life_says_that_it_is_one),
-        cmocka_unit_test(the_one_that_takes_over_says_so),
         cmocka_unit_test(what_is_kept_no_more_is_counted),
     };
     return cmocka_run_group_tests_name("events", tests, NULL, NULL);

@@ -112,7 +112,7 @@ int hermetic_room(void);
 int hermetic_seals(void);
 int hermetic_sessions(void);
 int hermetic_slow(void);
-int hermetic_standby(void);
+int hermetic_successors(void);
 int hermetic_truncates(void);
 int hermetic_workers(void);
 
