@@ -55,7 +55,7 @@ struct coordinator_op {
 struct coordinator_sql {
     sqlite3 *db;
     sqlite3_stmt *statements[COORDINATOR_STATEMENTS];
-    bool unsure; // a COMMIT was written, and its fsync failed: it may be found in the log after a crash
+    bool unsure; // a COMMIT has failed, and may be found in the log after a crash all the same
 };
 
 // ALREADY_EXISTS: another process has it. Other codes: coordinator_store_open.
