@@ -186,6 +186,7 @@ struct committing {
     uint32_t n_holders;
     uint32_t pending;                                            // answers
     bool writing;                                                // counted in s->writing, and has a number
+    bool missed;                                                 // a holder did not hear how it ended
     struct coordinator_rangeset present[COORDINATOR_COPIES_MAX]; // by copy
     struct reported {
         uint64_t sums[COORDINATOR_COPIES_MAX], want; // what holders have, and what was attached; 0: not known
@@ -195,12 +196,30 @@ struct committing {
     struct proto_status status; // the first failure
 };
 
+// Whoever did not hear how a commit ended is asked and told again: that all below a number are over. While an older commit of the
+// session is under way, that number is below this one's: so it is told once more when none is.
+static void settle_later(struct committing *k)
+{
+    struct coordinator_session *s = k->s;
+    if (!k->missed && !s->frozen_to) // nearly always
+        return;
+    uint64_t settled = coordinator_commits_settled(&k->sessions->commits, k->sessions->core->term, s->id);
+    if (k->missed && settled <= k->id.number) {
+        s->frozen_to = k->id.number > s->frozen_to ? k->id.number : s->frozen_to;
+    } else if (s->frozen_to && settled > s->frozen_to) {
+        s->frozen_to = 0;
+        coordinator_session_doubt_all(s);
+    }
+}
+
 // Whoever may not have heard how the commit ended is asked what it holds of the session, and told again.
 static void commit_end(struct committing *k)
 {
     struct coordinator_session *s = k->s;
-    if (k->writing)
+    if (k->writing) {
         coordinator_commit_end(&k->sessions->commits, &k->id);
+        settle_later(k);
+    }
     for (uint32_t i = 0; i < k->n_holders; i++)
         if (k->holders[i].unheard)
             coordinator_session_doubt(s, k->holders[i].w);
@@ -287,6 +306,7 @@ static void commit_answered(void *arg, const struct proto_reply *reply)
     struct commit_holder *h = arg;
     bool refused = reply->code == COMMON_FAILED_PRECONDITION || reply->code == COMMON_NOT_FOUND;
     h->unheard = reply->code != COMMON_OK && reply->code != COMMON_FAILED_PRECONDITION;
+    h->k->missed = h->k->missed || reply->code != COMMON_OK;
     if (refused)
         snprintf(h->refusal, sizeof(h->refusal), "%s", reply->text[0] ? reply->text : "it says no more");
     if (--h->k->pending == 0)
@@ -318,6 +338,7 @@ static void abort_answered(void *arg, const struct proto_reply *reply)
     struct committing *k = h->k;
     // Whatever it refuses may leave rows frozen. On a new link the abort may have overtaken the prepare.
     h->unheard = reply->code != COMMON_OK || h->stamp != h->w->visit;
+    k->missed = k->missed || h->unheard;
     if (--k->pending)
         return;
     proto_request_fail_status(k->request, &k->status);

@@ -352,6 +352,33 @@ static void a_refused_commit_whose_end_a_holder_did_not_hear(void **state)
     }
 }
 
+// Nor may it be told at once that the commit is over, where an older one of the session waits for the store: it is told once that one
+// has ended, too.
+static void a_commit_that_ends_before_an_older_one(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 20);
+    struct sim_call *opened = sim_open(cluster->client, session, 20, 8);
+    OK(opened);
+    OK(sim_put(cluster->client, opened, 0, 20, 4, 3));
+    sim_disk_stall(SIM_DISK_PATH, true);
+    struct sim_call *older = sim_commit(cluster->client, session, 0, 20, 4);
+    sim_advance(10 * COMMON_NS_PER_MS);
+    rule_all(cluster, METHOD(ROWS_ABORT),
+             (struct sim_rule){.verdict = SIM_FAIL, .times = 1, .code = COMMON_UNAVAILABLE});
+    ENDS(COMMON_FAILED_PRECONDITION, sim_commit(cluster->client, session, 0, 20, 8)); // a hole
+    sim_advance(2 * COMMON_NS_PER_S);                                                 // it is repaired
+    assert_false(older->done);
+    assert_true(frozen_at(holder_of(cluster, session, 20), session) > 0);
+    sim_disk_stall(SIM_DISK_PATH, false);
+    OK(older);
+    sim_advance(2 * COMMON_NS_PER_S);
+    nothing_is_frozen(cluster, session);
+    READS(cluster, session, 24, 20 + 4 * 3);
+    sim_cluster_free(cluster);
+}
+
 // The sync of a commit fails, so it may be in the log after a crash: its rows stay frozen as long as the store cannot say, and
 // no longer. Then it is refused for certain, and what was in its place is taken.
 static void what_the_store_cannot_say_is_open_until_it_can(void **state)
@@ -398,6 +425,7 @@ int hermetic_commits(void)
         cmocka_unit_test(a_question_that_is_given_up_freezes_nothing),
         cmocka_unit_test(refused_commits_leave_nothing_behind),
         cmocka_unit_test(a_refused_commit_whose_end_a_holder_did_not_hear),
+        cmocka_unit_test(a_commit_that_ends_before_an_older_one),
         cmocka_unit_test(what_the_store_cannot_say_is_open_until_it_can),
     };
     return cmocka_run_group_tests_name("commits", tests, NULL, NULL);
