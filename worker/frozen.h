@@ -22,9 +22,14 @@ struct worker_freeze {
     bool holes; // rows of it were not here: it comes to nothing. Not kept in files
 };
 
+struct worker_frozen_node;
+
 struct worker_frozen {             // zeroed: none
-    struct worker_freeze *entries; // ascending by (layer, first)
-    uint32_t n, cap;
+    struct worker_freeze *entries; // [n] in no order
+    struct worker_frozen_node
+        *nodes; // [n] of a tree over them, by where they start, with how far each part of it reaches
+    uint32_t n, cap, root; // root: an index + 1; 0: none
+    uint64_t looked;       // entries looked at so far: each call looks at few (tests/worker/frozen_test.c)
 };
 
 // Called for each stretch of rows that no commit has any more.
@@ -34,9 +39,11 @@ typedef void (*worker_thaw_fn)(void *arg, uint32_t layer, uint64_t first, uint64
 // count in the store's account).
 bool worker_frozen_add(struct worker_frozen *frozen, struct worker_store *store,
                        const struct worker_freeze *freeze);
-bool worker_frozen_has(const struct worker_frozen *frozen, const struct worker_freeze *freeze);
+bool worker_frozen_has(struct worker_frozen *frozen, const struct worker_freeze *freeze);
+bool worker_frozen_covers(struct worker_frozen *frozen, uint32_t layer, uint64_t position); // any commit's
 
-// Takes this commit's range out and thaws what it leaves free. Unknown: nothing happens.
+// Takes this commit's range out and thaws what it leaves free: in time logarithmic in how many there are, for each stretch.
+// Unknown: nothing happens.
 void worker_frozen_drop(struct worker_frozen *frozen, struct worker_store *store,
                         const struct worker_freeze *freeze, worker_thaw_fn thaw, void *arg);
 // The same for all commits with a number below `before`.

@@ -167,7 +167,7 @@ static bool leave_out(const struct worker_session *session, uint32_t nth)
 
 // Whether all rows of the range that are of chunks held here are committed, appended, or frozen by this
 // commit. 0: by any.
-static enum common_code committable(const struct worker_session *session, const struct worker_freeze *freeze,
+static enum common_code committable(struct worker_session *session, const struct worker_freeze *freeze,
                                     struct common_error *err)
 {
     bool own = freeze->commit == 0 || worker_frozen_has(&session->frozen, freeze);

@@ -350,18 +350,41 @@ static int compare_entries(const void *a, const void *b)
     return order(x->first, x->chunk, y->first, y->chunk);
 }
 
+// Merges the sorted runs [0, half) and [half, n); of equals those of the first one come first.
+static void merge_runs(struct worker_layout_entry *entries, uint32_t half, uint32_t n,
+                       struct worker_layout_entry *room)
+{
+    uint32_t a = 0, b = half, at = 0;
+    memcpy(room, entries, half * sizeof *room);
+    while (a < half)
+        entries[at++] = b < n && compare_entries(&entries[b], &room[a]) < 0 ? entries[b++] : room[a++];
+}
+
+// Keeps the order of equals. Runs that are in order already, as nearly all are, cost a comparison each. False: no memory.
+static bool entries_sort(struct worker_layout_entry *entries, uint32_t n)
+{
+    uint32_t sorted = 1;
+    while (sorted < n && compare_entries(&entries[sorted - 1], &entries[sorted]) <= 0)
+        sorted++;
+    struct worker_layout_entry *room = sorted < n ? malloc(n * sizeof *room) : NULL;
+    if (sorted < n && !room)
+        return false;
+    for (uint64_t run = 1; sorted < n && run < n; run *= 2)
+        for (uint64_t from = 0; from + run < n; from += 2 * run) {
+            uint64_t left = n - from < 2 * run ? n - from : 2 * run;
+            if (compare_entries(&entries[from + run - 1], &entries[from + run]) > 0)
+                merge_runs(entries + from, (uint32_t)run, (uint32_t)left, room);
+        }
+    free(room);
+    return true;
+}
+
 // Sorts, and leaves one of equal entries: the last one given. INVALID_ARGUMENT: one id at two places.
 static enum common_code entries_tidy(struct worker_layout_entry *entries, uint32_t *n,
                                      struct common_error *err)
 {
-    // Insertion keeps the order of equals; what comes is nearly always in order already.
-    for (uint32_t i = 1; i < *n; i++) {
-        struct worker_layout_entry entry = entries[i];
-        uint32_t at = i;
-        for (; at > 0 && compare_entries(&entries[at - 1], &entry) > 0; at--)
-            entries[at] = entries[at - 1];
-        entries[at] = entry;
-    }
+    if (!entries_sort(entries, *n))
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a layout");
     uint32_t kept = 0;
     for (uint32_t i = 0; i < *n; i++) {
         if (kept > 0 && compare_entries(&entries[kept - 1], &entries[i]) == 0)
@@ -422,22 +445,85 @@ static enum common_code check_layout(const struct worker_session *session, const
     return COMMON_OK;
 }
 
+static void put_entries(const Banyan__Pb__LayoutSetRequest *request, struct worker_layout_entry *out)
+{
+    for (size_t i = 0; i < request->n_chunks; i++) {
+        const Banyan__Pb__LayoutChunk *chunk = request->chunks[i];
+        out[i] = (struct worker_layout_entry){chunk->chunk, chunk->first, chunk->compute, chunk->incoming,
+                                              chunk->copy};
+    }
+}
+
+static enum common_code too_many_chunks(struct common_error *err)
+{
+    return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a session has at most %u chunks here",
+                            WORKER_SESSION_CHUNKS_MAX);
+}
+
+// *resume: what has come of a layout in several messages goes on.
+static enum common_code check_page(const struct worker_session *session,
+                                   const Banyan__Pb__LayoutSetRequest *request, bool *resume,
+                                   struct common_error *err)
+{
+    bool staged = session->staging && session->staging_term == request->term &&
+                  session->staging_incarnation == request->incarnation &&
+                  session->staging_epoch == request->epoch;
+    *resume = request->replace && staged && request->page != 1;
+    if (request->page > 1 && (!staged || session->n_staged != request->page - 1))
+        return common_error_set(err, COMMON_ABORTED, "a layout in several calls was broken off: begin again");
+    return COMMON_OK;
+}
+
+static void session_unstage(struct worker_session *session)
+{
+    free(session->staged);
+    session->staged = NULL;
+    session->n_staged = session->cap_staged = 0;
+    session->staging = false;
+}
+
+// One message of several: added as it is to those before it. The last one sorts them all.
+static enum common_code layout_stage(struct worker_session *session,
+                                     const Banyan__Pb__LayoutSetRequest *request, struct common_error *err)
+{
+    bool resume;
+    enum common_code code = check_page(session, request, &resume, err);
+    if (code != COMMON_OK)
+        return code;
+    if (!resume)
+        session_unstage(session);
+    if (request->n_chunks > WORKER_SESSION_CHUNKS_MAX - session->n_staged)
+        return too_many_chunks(err);
+    uint32_t n = session->n_staged + (uint32_t)request->n_chunks;
+    if (n >= session->cap_staged) { // twice as many, so that all messages together copy few
+        struct worker_layout_entry *staged = realloc(session->staged, 2 * (n + 1) * sizeof *staged);
+        if (!staged)
+            return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a layout");
+        session->staged = staged;
+        session->cap_staged = 2 * (n + 1);
+    }
+    put_entries(request, session->staged + session->n_staged);
+    session->n_staged = n;
+    session->staging = true;
+    session->staging_term = request->term;
+    session->staging_incarnation = request->incarnation;
+    session->staging_epoch = request->epoch;
+    return COMMON_OK;
+}
+
 // The layout that the request asks for, as a list of its own: what is there (or staged) and what comes.
 static enum common_code layout_collect(const struct worker_session *session,
                                        const Banyan__Pb__LayoutSetRequest *request,
                                        struct worker_layout_entry **out, uint32_t *n,
                                        struct common_error *err)
 {
-    bool staged = session->staging && session->staging_term == request->term &&
-                  session->staging_incarnation == request->incarnation &&
-                  session->staging_epoch == request->epoch;
-    bool resume = request->replace && staged && request->page != 1;
-    if (request->page > 1 && (!staged || session->n_staged != request->page - 1))
-        return common_error_set(err, COMMON_ABORTED, "a layout in several calls was broken off: begin again");
+    bool resume;
+    enum common_code code = check_page(session, request, &resume, err);
+    if (code != COMMON_OK)
+        return code;
     uint32_t have = request->replace ? (resume ? session->n_staged : 0) : session->n_chunks;
     if (request->n_chunks > WORKER_SESSION_CHUNKS_MAX - have)
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a session has at most %u chunks here",
-                                WORKER_SESSION_CHUNKS_MAX);
+        return too_many_chunks(err);
     struct worker_layout_entry *entries = malloc((have + request->n_chunks + 1) * sizeof *entries);
     if (!entries)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a layout");
@@ -448,13 +534,9 @@ static enum common_code layout_collect(const struct worker_session *session,
                                                   worker_chunk_first(session->chunks[i].chunk),
                                                   session->chunks[i].compute, session->chunks[i].incoming,
                                                   session->chunks[i].copy};
-    for (size_t i = 0; i < request->n_chunks; i++)
-        entries[have + i] =
-            (struct worker_layout_entry){request->chunks[i]->chunk, request->chunks[i]->first,
-                                         request->chunks[i]->compute, request->chunks[i]->incoming,
-                                         request->chunks[i]->copy};
+    put_entries(request, entries + have);
     *n = have + (uint32_t)request->n_chunks;
-    enum common_code code = entries_tidy(entries, n, err);
+    code = entries_tidy(entries, n, err);
     if (code != COMMON_OK) {
         free(entries);
         return code;
@@ -514,14 +596,6 @@ static enum common_code layout_install(struct worker_store *store, struct worker
     return COMMON_OK;
 }
 
-static void session_unstage(struct worker_session *session)
-{
-    free(session->staged);
-    session->staged = NULL;
-    session->n_staged = 0;
-    session->staging = false;
-}
-
 static enum common_code session_create(struct worker_map *sessions, struct worker_store *store,
                                        const Banyan__Pb__LayoutSetRequest *request,
                                        struct worker_session **out, struct common_error *err)
@@ -576,7 +650,8 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
         return code;
     code = check_layout(known ? session : NULL, session->spec, request, err);
     if (code == COMMON_OK)
-        code = layout_collect(session, request, &entries, &n, err);
+        code = request->more ? layout_stage(session, request, err)
+                             : layout_collect(session, request, &entries, &n, err);
     // Before chunks of a new history come to stand where rows were forgotten.
     if (code == COMMON_OK && !request->more)
         session_forget(store, session, request->forgotten, request->incarnation > session->incarnation);
@@ -590,16 +665,9 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
         free(entries);
         return code;
     }
-    session_unstage(session);
-    if (request->more) {
-        session->staging = true;
-        session->staging_term = request->term;
-        session->staging_incarnation = request->incarnation;
-        session->staging_epoch = request->epoch;
-        session->staged = entries;
-        session->n_staged = n;
+    if (request->more)
         return COMMON_OK; // nothing takes effect before the last message
-    }
+    session_unstage(session);
     free(entries);
     worker_appended_layout(session, request, request->incarnation > session->incarnation);
     if (known && request->incarnation > session->incarnation) {

@@ -70,8 +70,8 @@ struct worker_session {
     // A replacing layout that comes in several messages collects here until the last one.
     bool staging;
     uint64_t staging_term, staging_incarnation, staging_epoch;
-    uint32_t n_staged;
-    struct worker_layout_entry *staged;
+    uint32_t n_staged, cap_staged;
+    struct worker_layout_entry *staged; // as they came
 };
 
 struct worker_layout_entry {

@@ -12,6 +12,7 @@
 #include "worker/device.h"
 #include "worker/disk/disk.h"
 #include "worker/engine.h"
+#include "worker/follow.h"
 #include "worker/map.h"
 #include "worker/membership.h"
 #include "worker/pace.h"
@@ -87,6 +88,7 @@ struct worker {
     void *registered_arg;
     // steps
     struct worker_step *steps;              // in hand, a list
+    struct worker_follows follows;          // of these: what waits behind what
     uint32_t n_steps, n_prepares;           // in hand: what the team may still work on
     uint32_t n_masses, n_audits;            // counted in n_prepares, too
     uint64_t flight_bytes, flight_limit;    // of frames, partials and workspaces in hand

@@ -4,7 +4,7 @@
 //   BEGINNING ──the engine has it──▶ COMPUTING ──own part ready──▶ MERGING ──engine done──▶ OVER
 //                   rows are cold ┌▶  │    ▲                                        (answered, freed)
 //                      WAITING ◀──┘◀──┤    │
-//                   (for the disk)    │    │
+//          (disk, memory, a step before)   │
 //                   to team or device │    │ it is done
 //                                     ▼    │
 //                                     AWAY ┘
@@ -39,8 +39,8 @@
 enum step_state {
     STEP_BEGINNING, // the handler still looks at it, and frees it when it is over by then
     STEP_COMPUTING,
-    STEP_WAITING, // for rows that are on the disk; nothing of it has been stored yet
-    STEP_AWAY,    // the team has it, or the device
+    STEP_WAITING, // for rows that are on the disk, memory, or a step before it (follow.h); nothing has been stored yet
+    STEP_AWAY, // the team has it, or the device
     STEP_MERGING,
     STEP_ABANDONED,
     STEP_OVER,
@@ -74,8 +74,10 @@ struct worker_step {
     struct common_blob *partials;     // ours until contributed
     struct proto_step_result *result; // likewise
     struct worker_compute *compute;
-    struct worker_wait *wait; // WAITING: one of the two
+    struct worker_wait *wait; // WAITING: one of the two, or behind another step
     struct worker_room *room;
+    struct worker_follower follower;
+    bool tried;              // to store what it appends
     struct common_error why; // that rows did not come
     struct worker_job job;
     struct worker_device_job device_job;
@@ -300,6 +302,8 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
         worker_warm_cancel(s->wait);
     if (s->room)
         worker_warm_room_cancel(s->room);
+    if (!s->tried)
+        worker_follow_over(s->worker, &s->follower, false);
     bool beginning = s->state == STEP_BEGINNING;
     step_set_state(s, STEP_OVER);
     if (!beginning)
@@ -391,6 +395,7 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
 static void take_items(struct worker_step *s)
 {
     size_t offset = 0;
+    s->tried = true;
     for (uint32_t i = 0; i < s->step->n_items; i++) {
         const struct proto_step_item *item = &s->step->items[i];
         struct kernels_partial out;
@@ -399,11 +404,15 @@ static void take_items(struct worker_step *s)
         uint8_t *block = s->partials->data + offset;
         kernels_partial_view(block, item->rows, item->q_heads, item->v_dim, &out);
         kernels_partial_pad(block, item->rows, item->q_heads, item->v_dim);
-        if (take_item(s, i, &out, &reason, &err) != COMMON_OK) {
+        bool failed =
+            s->result->items[i].code != COMMON_OK; // before its turn: what it was to see was not stored
+        if (!failed && take_item(s, i, &out, &reason, &err) != COMMON_OK) {
             item_fail(s->worker, &s->result->items[i], err.code, reason, err.message);
             s->result->items[i].appends = 0;
-            kernels_partial_reset(&out);
+            failed = true;
         }
+        if (failed)
+            kernels_partial_reset(&out);
         offset += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
     }
 }
@@ -576,6 +585,28 @@ static void room_came(void *arg)
     step_proceed(s, true);
 }
 
+static void step_before_went(void *arg)
+{
+    struct worker_step *s = arg;
+    step_set_state(s, STEP_COMPUTING);
+    step_proceed(s, true);
+}
+
+static bool waits_behind(struct worker_step *s)
+{
+    if (!worker_follow(s->worker, &s->follower))
+        return false;
+    step_set_state(s, STEP_WAITING);
+    return true;
+}
+
+// It waits for something of its own, and those that look at what it appends behind it.
+static void step_wait(struct worker_step *s)
+{
+    worker_follow_bring(s->worker, &s->follower);
+    step_set_state(s, STEP_WAITING);
+}
+
 // Whether it waits for memory: chunks are being sealed, and will leave it.
 static bool waits_for_room(struct worker_step *s)
 {
@@ -586,7 +617,7 @@ static bool waits_for_room(struct worker_step *s)
         worker_warm_room(s->worker->warm, until_ns < s->step->deadline_ns ? until_ns : s->step->deadline_ns,
                          room_came, s);
     if (s->room)
-        step_set_state(s, STEP_WAITING);
+        step_wait(s);
     return s->room != NULL;
 }
 
@@ -602,7 +633,7 @@ static bool step_waits(struct worker_step *s)
         wants.cold ? worker_warm_wait(s->worker->warm, &wants, s->step->deadline_ns, rows_came, s) : NULL;
     worker_wants_free(&wants);
     if (s->wait)
-        step_set_state(s, STEP_WAITING);
+        step_wait(s);
     return s->wait != NULL;
 }
 
@@ -612,9 +643,10 @@ static void step_proceed(struct worker_step *s, bool may_wait)
         give_up(s, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the computation began");
         return;
     }
-    if (may_wait && (waits_for_room(s) || step_waits(s)))
+    if (may_wait && (waits_behind(s) || waits_for_room(s) || step_waits(s)))
         return;
     take_items(s);
+    worker_follow_over(s->worker, &s->follower, true);
     step_compute(s);
 }
 
@@ -673,6 +705,7 @@ static struct worker_step *step_new(struct worker *worker, const struct worker_p
     }
     s->worker = worker;
     s->step = step;
+    worker_follower_init(&s->follower, step, s->result, step_before_went, s);
     s->engine = plan->engine;
     s->self = plan->self;
     s->plan_digest = plan->digest;

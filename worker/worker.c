@@ -387,6 +387,8 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->pulls = worker_pulls_new(worker);
     worker->sums = worker_sums_new(worker);
     worker->warm = worker_warm_new(worker, config->read_ahead);
+    if (code == COMMON_OK)
+        code = worker_follows_init(&worker->follows, loop);
     if (code == COMMON_OK && (!worker->pulls || !worker->sums || !worker->warm || !worker->clean))
         code = COMMON_RESOURCE_EXHAUSTED;
     if (code != COMMON_OK)
@@ -507,6 +509,7 @@ void worker_free(struct worker *worker)
     worker_pulls_free(worker->pulls);
     worker_sums_free(worker->sums);
     worker_warm_free(worker->warm);
+    worker_follows_fini(&worker->follows);
     worker->warm = NULL; // the disk, which seals to the end, tells nobody any more
     worker_team_free(worker->team);
     proto_server_close(worker->public_server);

@@ -186,7 +186,7 @@ struct committing {
     uint32_t n_holders;
     uint32_t pending;                                            // answers
     bool writing;                                                // counted in s->writing, and has a number
-    bool unsure;                                                 // it may be durable, and we do not keep it
+    bool missed;                                                 // a holder did not hear how it ended
     struct coordinator_rangeset present[COORDINATOR_COPIES_MAX]; // by copy
     struct reported {
         uint64_t sums[COORDINATOR_COPIES_MAX], want; // what holders have, and what was attached; 0: not known
@@ -196,12 +196,30 @@ struct committing {
     struct proto_status status; // the first failure
 };
 
+// Whoever did not hear how a commit ended is asked and told again: that all below a number are over. While an older commit of the
+// session is under way, that number is below this one's: so it is told once more when none is.
+static void settle_later(struct committing *k)
+{
+    struct coordinator_session *s = k->s;
+    if (!k->missed && !s->frozen_to) // nearly always
+        return;
+    uint64_t settled = coordinator_commits_settled(&k->sessions->commits, k->sessions->core->term, s->id);
+    if (k->missed && settled <= k->id.number) {
+        s->frozen_to = k->id.number > s->frozen_to ? k->id.number : s->frozen_to;
+    } else if (s->frozen_to && settled > s->frozen_to) {
+        s->frozen_to = 0;
+        coordinator_session_doubt_all(s);
+    }
+}
+
 // Whoever may not have heard how the commit ended is asked what it holds of the session, and told again.
 static void commit_end(struct committing *k)
 {
     struct coordinator_session *s = k->s;
-    if (k->writing)
-        coordinator_commit_end(&k->sessions->commits, &k->id, k->unsure);
+    if (k->writing) {
+        coordinator_commit_end(&k->sessions->commits, &k->id);
+        settle_later(k);
+    }
     for (uint32_t i = 0; i < k->n_holders; i++)
         if (k->holders[i].unheard)
             coordinator_session_doubt(s, k->holders[i].w);
@@ -268,17 +286,12 @@ static void committed(struct committing *k)
         }
         k->holders[i].unheard = false;
     }
-    set->pending--;
     commit_refused(k);
     // Only now may steps look at the rows: a step reaches most holders through their parents, so it could
     // overtake the word of the commit on our own link.
-    bool counted = coordinator_rangeset_add(set, k->first, k->count, NULL);
+    coordinator_rangeset_keep(set, k->first, k->count);
     coordinator_session_count_tokens(k->s);
-    if (!counted) {
-        k->unsure = true;
-        proto_request_fail(k->request, COMMON_RESOURCE_EXHAUSTED,
-                           "the coordinator is out of memory: commit again", NULL, 0);
-    } else if (k->status.code != COMMON_OK) {
+    if (k->status.code != COMMON_OK) {
         proto_request_fail_status(k->request, &k->status);
     } else {
         answer_commit(k->request, k->s, k->layer);
@@ -293,6 +306,7 @@ static void commit_answered(void *arg, const struct proto_reply *reply)
     struct commit_holder *h = arg;
     bool refused = reply->code == COMMON_FAILED_PRECONDITION || reply->code == COMMON_NOT_FOUND;
     h->unheard = reply->code != COMMON_OK && reply->code != COMMON_FAILED_PRECONDITION;
+    h->k->missed = h->k->missed || reply->code != COMMON_OK;
     if (refused)
         snprintf(h->refusal, sizeof(h->refusal), "%s", reply->text[0] ? reply->text : "it says no more");
     if (--h->k->pending == 0)
@@ -318,28 +332,13 @@ static void tell_committed(struct committing *k)
         committed(k);
 }
 
-static void commit_stored(void *arg, enum common_code code, const char *text)
-{
-    struct committing *k = arg;
-    struct coordinator_session *s = k->s;
-    if (code != COMMON_OK) {
-        s->layers[k->layer].pending--;
-        k->unsure = true;
-        proto_request_fail(k->request, code, text, NULL,
-                           0); // the rows stay prepared: the client commits again
-        commit_end(k);
-        return;
-    }
-    COMMON_FAILPOINT("commit_stored");
-    tell_committed(k);
-}
-
 static void abort_answered(void *arg, const struct proto_reply *reply)
 {
     struct commit_holder *h = arg;
     struct committing *k = h->k;
     // Whatever it refuses may leave rows frozen. On a new link the abort may have overtaken the prepare.
     h->unheard = reply->code != COMMON_OK || h->stamp != h->w->visit;
+    k->missed = k->missed || h->unheard;
     if (--k->pending)
         return;
     proto_request_fail_status(k->request, &k->status);
@@ -393,6 +392,21 @@ static void abort_rows(struct committing *k)
         coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base,
                                 abort_answered, &k->holders[i]);
     }
+}
+
+// What the store has refused is not there, nor will be after a crash: the commit has not happened, and its rows thaw. They stay
+// put, so the client may commit them again.
+static void commit_stored(void *arg, enum common_code code, const char *text)
+{
+    struct committing *k = arg;
+    if (code != COMMON_OK) {
+        coordinator_rangeset_unreserve(&k->s->layers[k->layer]);
+        proto_status_set(&k->status, code, "", "%s", text);
+        abort_rows(k);
+        return;
+    }
+    COMMON_FAILPOINT("commit_stored");
+    tell_committed(k);
 }
 
 static void copy_differs(struct committing *k, uint64_t nth, const struct coordinator_worker *w)
@@ -477,13 +491,16 @@ static void commit_judge(struct committing *k)
     if (k->status.code == COMMON_OK && !coordinator_rangeset_room(set, k->first, k->count))
         proto_status_set(&k->status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                          "layer %u has %u separate ranges already: fill holes first", k->layer, set->n);
+    // Before it is durable: what is must count here, too.
+    if (k->status.code == COMMON_OK && !coordinator_rangeset_reserve(set))
+        proto_status_set(&k->status, COMMON_RESOURCE_EXHAUSTED, "",
+                         "the coordinator is out of memory: commit again");
     k->status.session = s->id;
     k->status.layer = k->layer;
     if (k->status.code != COMMON_OK) {
         abort_rows(k);
         return;
     }
-    set->pending++;
     if (coordinator_rangeset_contains(set, k->first, k->count)) { // committed again: are the rows there?
         tell_committed(k);
         return;

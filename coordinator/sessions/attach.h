@@ -6,7 +6,8 @@
 //          │
 //          ▼
 //     all present, sums agree? ──yes──▶ store: durable ──▶ RowsCommit to all ──▶ answered
-//          │
+//          │                              │
+//          │                              └─ refused ──▶ RowsAbort to all ──▶ the store's words
 //          └──no──▶ RowsAbort to all ──▶ FAILED_PRECONDITION: HOLE; DATA_LOSS: HASH_MISMATCH
 //
 // Sums are those of rows (docs/WIRE.md): the client says what it has attached, the workers what they have. Rows that

@@ -19,13 +19,10 @@ void coordinator_commit_begin(struct coordinator_commits *commits, struct coordi
     commits->tail = commit;
 }
 
-void coordinator_commit_end(struct coordinator_commits *commits, struct coordinator_commit *commit,
-                            bool unsure)
+void coordinator_commit_end(struct coordinator_commits *commits, const struct coordinator_commit *commit)
 {
     *(commit->before ? &commit->before->next : &commits->head) = commit->next;
     *(commit->next ? &commit->next->before : &commits->tail) = commit->before;
-    if (unsure && (!commits->unsure || commit->number < commits->unsure))
-        commits->unsure = commit->number;
 }
 
 uint64_t coordinator_commits_settled(const struct coordinator_commits *commits, uint64_t term,
@@ -34,6 +31,5 @@ uint64_t coordinator_commits_settled(const struct coordinator_commits *commits, 
     const struct coordinator_commit *first = commits->head;
     while (first && session && first->session != session)
         first = first->next;
-    uint64_t settled = first ? first->number : commit_next_number(commits, term);
-    return commits->unsure && commits->unsure < settled ? commits->unsure : settled;
+    return first ? first->number : commit_next_number(commits, term);
 }

@@ -17,16 +17,13 @@ struct coordinator_commit { // one under way; part of the object that carries it
 struct coordinator_commits {                // zeroed: none
     struct coordinator_commit *head, *tail; // under way, by number
     uint64_t last;                          // number given
-    uint64_t unsure;                        // the lowest whose outcome only the store knows; 0: none
 };
 
 void coordinator_commit_begin(struct coordinator_commits *commits, struct coordinator_commit *commit,
                               uint64_t term, uint64_t session); // gives it its number
 
-// unsure: what it wanted may be durable without our knowing. It counts as under way from now on, until the
-// store is read again at the next start.
-void coordinator_commit_end(struct coordinator_commits *commits, struct coordinator_commit *commit,
-                            bool unsure);
+// It is durable, or never will be.
+void coordinator_commit_end(struct coordinator_commits *commits, const struct coordinator_commit *commit);
 
 // All commits with a number below this are over, those of earlier terms included. Never 0, never falls. session: of
 // this one; 0: of all.

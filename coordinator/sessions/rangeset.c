@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sessions/rangeset.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,11 +26,10 @@ static uint32_t first_reaching(const struct coordinator_rangeset *set, uint64_t 
     return low;
 }
 
-static bool ranges_grow(struct coordinator_rangeset *set, uint32_t most)
+// Memory for one range more than there are and are reserved.
+static bool ranges_grow(struct coordinator_rangeset *set)
 {
-    if (set->n >= most)
-        return false;
-    if (set->n < set->cap)
+    if (set->n + set->pending < set->cap)
         return true;
     uint32_t cap = set->cap ? set->cap * 2 : 4;
     struct proto_range *ranges = realloc(set->ranges, cap * sizeof(*ranges));
@@ -48,7 +48,7 @@ static bool range_add(struct coordinator_rangeset *set, uint64_t first, uint64_t
     while (past < set->n && set->ranges[past].first <= end) // everything that overlaps or touches
         past++;
     if (past == at) {
-        if (!ranges_grow(set, most))
+        if (set->n >= most || !ranges_grow(set))
             return false;
         memmove(&set->ranges[at + 1], &set->ranges[at], (set->n - at) * sizeof(*set->ranges));
         set->n++;
@@ -99,6 +99,27 @@ bool coordinator_rangeset_room(const struct coordinator_rangeset *set, uint64_t 
     bool begins = !first || (set->n && !set->ranges[0].first);
     uint32_t most = begins ? COORDINATOR_RANGES_MAX : COORDINATOR_RANGES_MAX - 1;
     return (uint64_t)set->n + set->pending < most || coordinator_rangeset_join(set, &first, &count);
+}
+
+bool coordinator_rangeset_reserve(struct coordinator_rangeset *set)
+{
+    bool room = ranges_grow(set);
+    set->pending += room;
+    return room;
+}
+
+void coordinator_rangeset_unreserve(struct coordinator_rangeset *set)
+{
+    assert(set->pending > 0);
+    set->pending--;
+}
+
+void coordinator_rangeset_keep(struct coordinator_rangeset *set, uint64_t first, uint64_t count)
+{
+    coordinator_rangeset_unreserve(set);
+    bool kept = coordinator_rangeset_load(set, first, count); // it has memory, and room was asked for
+    assert(kept);
+    (void)kept;
 }
 
 void coordinator_rangeset_clip(struct coordinator_rangeset *set, uint64_t end)

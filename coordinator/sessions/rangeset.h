@@ -14,7 +14,7 @@
 struct coordinator_rangeset {   // zeroed: the empty set
     struct proto_range *ranges; // owned
     uint32_t n, cap;
-    uint32_t pending; // the owner's: ranges that are being stored and may be added
+    uint32_t pending; // reserved: ranges that are being stored, and will be added
 };
 
 void coordinator_rangeset_free(struct coordinator_rangeset *set); // what it owns; the set is empty then
@@ -35,6 +35,12 @@ bool coordinator_rangeset_join(const struct coordinator_rangeset *set, uint64_t 
 // Whether the set and what is pending leave room for [first, first + count). A set that does not start at 0
 // keeps room for the range that does.
 bool coordinator_rangeset_room(const struct coordinator_rangeset *set, uint64_t first, uint64_t count);
+
+// Keeps memory for one range more, whatever is added meanwhile. False: memory is short. Each is given back, or becomes a range: keep
+// cannot fail where there was room when it was reserved.
+bool coordinator_rangeset_reserve(struct coordinator_rangeset *set);
+void coordinator_rangeset_unreserve(struct coordinator_rangeset *set);
+void coordinator_rangeset_keep(struct coordinator_rangeset *set, uint64_t first, uint64_t count);
 
 void coordinator_rangeset_clip(struct coordinator_rangeset *set,
                                uint64_t end); // forgets everything at and after `end`

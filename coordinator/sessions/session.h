@@ -71,8 +71,10 @@ struct coordinator_session {
         open_write; // numbers of appends, from the term << 40 on: the last one, and that under way or 0
     enum coordinator_session_state state;
 
-    uint32_t shared;    // steps, opens and commits under way
-    uint32_t writing;   // of these: commits and appends, whose rows may be on workers and in no layer yet
+    uint32_t shared;  // steps, opens and commits under way
+    uint32_t writing; // of these: commits and appends, whose rows may be on workers and in no layer yet
+    uint64_t
+        frozen_to; // commits up to this one are over, and a worker may have their rows frozen: see attach.c; 0: none
     uint32_t n_waiting; // steps that wait in its lane
     struct coordinator_exclusive *exclusive, **exclusive_tail;
     struct coordinator_door *doors, **doors_tail; // shared work that waits until the session is open

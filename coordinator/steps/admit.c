@@ -185,12 +185,14 @@ enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, s
                                 "the session was truncated meanwhile: ask for its state and try again");
         return COORDINATOR_ADMIT_REFUSED;
     }
+    if (!pumped && coordinator_lane_behind(s->lane, item))
+        return COORDINATOR_ADMIT_WAIT;
     if (coordinator_recovering(s)) {
         coordinator_item_refuse(item, COMMON_UNAVAILABLE, "MISSING_RANGE",
                                 "its workers have not come back yet after a restart of the coordinator");
         return COORDINATOR_ADMIT_RETRY;
     }
-    if ((!pumped && coordinator_lane_behind(s->lane, item)) || !coordinator_session_open(s))
+    if (!coordinator_session_open(s))
         return COORDINATOR_ADMIT_WAIT;
     if (!check_positions(item, s) || !check_forgotten(item, s))
         return COORDINATOR_ADMIT_REFUSED;

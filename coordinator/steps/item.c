@@ -438,6 +438,7 @@ static void enqueue(struct coordinator_item *item, struct coordinator_session *s
     way->apart = way->slabs.n > 1 || item->apart;
     way->digest = 0;
     way->plan_digest = plan->digest;
+    item->blind = false;
     coordinator_item_set_state(item, COORDINATOR_ITEM_QUEUED);
     coordinator_queue_push(steps, plan, item);
 }
@@ -453,7 +454,9 @@ static void item_run(struct coordinator_item *item, bool pumped)
         return;
     }
     enum coordinator_verdict verdict = coordinator_item_admit(item, s, pumped);
-    if (item->ask.append && (verdict == COORDINATOR_ADMIT_GO || verdict == COORDINATOR_ADMIT_PLACE))
+    // One that is to try again keeps its turn: those behind it try at times of their own, and would overtake it.
+    if (item->ask.append && (verdict == COORDINATOR_ADMIT_GO || verdict == COORDINATOR_ADMIT_PLACE ||
+                             verdict == COORDINATOR_ADMIT_RETRY))
         coordinator_lane_of(steps, s)->appending = item;
     switch (verdict) {
     case COORDINATOR_ADMIT_GO:

@@ -110,9 +110,10 @@ struct coordinator_item {
     uint64_t retry_at_ns;
     bool
         apart; // rows of it were on a worker's disk: it goes in a frame of its own, in which nobody waits with it
-    bool again;        // a slab failed in a way that a new attempt may mend
-    bool elsewhere;    // a holder had no memory for its rows: once they are taken back it goes again
-    uint32_t refusals; // so many times
+    bool again;     // a slab failed in a way that a new attempt may mend
+    bool blind;     // it failed for rows that were not there, and the slab that brings them has not said why
+    bool elsewhere; // a holder had no memory for its rows: once they are taken back it goes again
+    uint32_t refusals;            // so many times
     struct proto_status *failure; // why not; NULL so far
     uint64_t length, plan_digest; // of the answer
     uint64_t seen, left_out;      // `partial`: tokens that its rows saw, and would have seen

@@ -100,6 +100,14 @@ static bool rows_went(const struct coordinator_item *item, const struct proto_st
     return r->code == COMMON_DATA_LOSS && !strcmp(r->reason, "COVERAGE") && (s->missing || s->awaited);
 }
 
+// It misses rows that another slab of its append was to bring, and which may not have been stored: that one says why.
+static bool is_blind(const struct coordinator_item *item, const struct proto_step_item *sent,
+                     const struct proto_step_result_item *r)
+{
+    return item->ask.append && !item->stored && !sent->n_append && r->code == COMMON_DATA_LOSS &&
+           !strcmp(r->reason, "COVERAGE");
+}
+
 // A holder has no memory for rows of its append, which a chunk without any may find elsewhere. Each worker says so once:
 // who has is not chosen again.
 static void no_memory(struct coordinator_item *item, struct coordinator_worker *w)
@@ -135,6 +143,10 @@ static void slab_back(struct coordinator_item *item, const struct coordinator_fr
             coordinator_session_doubt(item->way.s, w);
         if (w && unreached && coordinator_edges_cut(f->queue->plan, w))
             again = false;
+        if (item->blind && sent->n_append)
+            item->again = true; // what decides is why the rows were not there
+        if (!item->failure || item->again)
+            item->blind = is_blind(item, sent, r);
         if (w && sent->n_append && r->code == COMMON_RESOURCE_EXHAUSTED && !strcmp(r->reason, "FULL"))
             no_memory(item, w);
         slab_failed(item, told, r->reason, r->message, r->worker, again);

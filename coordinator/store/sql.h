@@ -56,7 +56,7 @@ struct coordinator_sql {
     sqlite3 *db;
     sqlite3_stmt *statements[COORDINATOR_STATEMENTS];
     bool opened; // by coordinator_sql_open, to its end
-    bool unsure; // a COMMIT was written, and its fsync failed: it may be found in the log after a crash
+    bool unsure; // a COMMIT has failed, and may be found in the log after a crash all the same
 };
 
 // With the hold of the path (hold.h). Codes: coordinator_store_open.

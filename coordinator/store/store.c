@@ -299,6 +299,15 @@ static bool batch_apply(struct coordinator_sql *sql, struct coordinator_batch *b
     return !sqlite3_get_autocommit(sql->db);
 }
 
+// Whether a COMMIT that has failed is certain not to be found after a crash: a write that fails leaves a record in the log that
+// is not whole. After any other failure it may be whole: its sync failed, or there was no memory for what comes after it. That
+// SQLite has rolled the transaction back says nothing: that takes nothing out of the log.
+static bool commit_is_torn(const struct coordinator_sql *sql, int rc)
+{
+    return rc == SQLITE_FULL ||
+           (rc == SQLITE_IOERR && sqlite3_extended_errcode(sql->db) == SQLITE_IOERR_WRITE);
+}
+
 // One transaction of `first` and those after it up to `end`. False: nothing of it was written, and each of
 // them says why.
 static bool batches_write(struct coordinator_sql *sql, struct coordinator_batch *first,
@@ -319,8 +328,7 @@ static bool batches_write(struct coordinator_sql *sql, struct coordinator_batch 
         sql->unsure = false; // what was in the log past the last good COMMIT is overwritten
         return true;
     }
-    // It was written, and only then failed. (A write that fails leaves a record that is not whole.)
-    sql->unsure = sql->unsure || (whole && sqlite3_extended_errcode(sql->db) == SQLITE_IOERR_FSYNC);
+    sql->unsure = sql->unsure || (whole && !commit_is_torn(sql, rc));
     if (rc == SQLITE_OK)
         rc = sqlite3_errcode(sql->db);
     for (struct coordinator_batch *b = first; b != end; b = b->next)

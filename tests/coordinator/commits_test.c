@@ -23,11 +23,11 @@ static void the_oldest_under_way_bounds_what_is_over(void **state)
     coordinator_commit_begin(&all, &c, 3, 1);
     assert_int_equal(a.number, AT(3, 1));
     assert_int_equal(c.number, AT(3, 3));
-    coordinator_commit_end(&all, &b, false);
+    coordinator_commit_end(&all, &b);
     assert_int_equal(coordinator_commits_settled(&all, 3, 0), a.number);
-    coordinator_commit_end(&all, &a, false);
+    coordinator_commit_end(&all, &a);
     assert_int_equal(coordinator_commits_settled(&all, 3, 0), c.number);
-    coordinator_commit_end(&all, &c, false);
+    coordinator_commit_end(&all, &c);
     assert_int_equal(coordinator_commits_settled(&all, 3, 0), AT(3, 4));
     assert_null(all.head);
     assert_null(all.tail);
@@ -43,8 +43,8 @@ static void a_sessions_own_bound(void **state)
     assert_int_equal(coordinator_commits_settled(&all, 3, 1), a.number);
     assert_int_equal(coordinator_commits_settled(&all, 3, 2), b.number);
     assert_int_equal(coordinator_commits_settled(&all, 3, 7), AT(3, 3)); // has none
-    coordinator_commit_end(&all, &a, true);
-    assert_int_equal(coordinator_commits_settled(&all, 3, 2), a.number);
+    coordinator_commit_end(&all, &a);
+    assert_int_equal(coordinator_commits_settled(&all, 3, 2), b.number);
 }
 
 static void a_term_that_was_raised(void **state)
@@ -55,26 +55,10 @@ static void a_term_that_was_raised(void **state)
     coordinator_commit_begin(&all, &a, 3, 1);
     coordinator_commit_begin(&all, &b, 9, 1);
     assert_int_equal(b.number, AT(9, 1));
-    coordinator_commit_end(&all, &b, false);
+    coordinator_commit_end(&all, &b);
     assert_int_equal(coordinator_commits_settled(&all, 9, 0), a.number);
-    coordinator_commit_end(&all, &a, false);
+    coordinator_commit_end(&all, &a);
     assert_int_equal(coordinator_commits_settled(&all, 9, 0), AT(9, 2));
-}
-
-static void what_only_the_store_knows_is_not_over(void **state)
-{
-    (void)state;
-    struct coordinator_commits all = {0};
-    struct coordinator_commit a, b;
-    coordinator_commit_begin(&all, &a, 1, 1);
-    coordinator_commit_begin(&all, &b, 1, 1);
-    coordinator_commit_end(&all, &b, true);
-    assert_int_equal(coordinator_commits_settled(&all, 1, 0), a.number);
-    coordinator_commit_end(&all, &a, false);
-    assert_int_equal(coordinator_commits_settled(&all, 1, 0), b.number);
-    coordinator_commit_begin(&all, &a, 1, 1);
-    coordinator_commit_end(&all, &a, true);
-    assert_int_equal(coordinator_commits_settled(&all, 1, 0), b.number);
 }
 
 int main(void)
@@ -83,7 +67,6 @@ int main(void)
         cmocka_unit_test(the_oldest_under_way_bounds_what_is_over),
         cmocka_unit_test(a_sessions_own_bound),
         cmocka_unit_test(a_term_that_was_raised),
-        cmocka_unit_test(what_only_the_store_knows_is_not_over),
     };
     return cmocka_run_group_tests_name("commits", tests, NULL, NULL);
 }

@@ -118,14 +118,14 @@ static void room_is_kept(void **state)
     for (uint64_t i = 1; i < COORDINATOR_RANGES_MAX - 1; i++)
         assert_true(coordinator_rangeset_add(&set, i * 10, 2, NULL));
     assert_true(coordinator_rangeset_room(&set, 5, 1));
-    set.pending++; // another one is on its way
+    assert_true(coordinator_rangeset_reserve(&set)); // another one is on its way
     assert_false(coordinator_rangeset_room(&set, 5, 1));
     assert_true(coordinator_rangeset_room(&set, 0, 1)); // the one that starts the set
     assert_true(coordinator_rangeset_room(&set, 9, 1)); // touches
     assert_true(coordinator_rangeset_room(&set, 12, 1));
     assert_false(coordinator_rangeset_room(&set, 8, 1));
     assert_false(coordinator_rangeset_room(&set, 13, 6));
-    set.pending++;
+    assert_true(coordinator_rangeset_reserve(&set));
     assert_false(coordinator_rangeset_room(&set, 0, 1));
     first = 12, count = 8; // between two: all three
     assert_true(coordinator_rangeset_join(&set, &first, &count));
@@ -138,6 +138,29 @@ static void room_is_kept(void **state)
     assert_int_equal(set.n, 2 * COORDINATOR_RANGES_MAX - 2);
     assert_false(coordinator_rangeset_add(&set, 5, 1, NULL));
     coordinator_rangeset_free(&set);
+}
+
+// What is reserved has its memory, whatever is added meanwhile: to keep it takes none.
+static void what_is_reserved_has_its_place(void **state)
+{
+    (void)state;
+    for (uint32_t reserved = 1; reserved <= 70; reserved++) {
+        struct coordinator_rangeset set = {0};
+        for (uint32_t i = 0; i < reserved; i++)
+            assert_true(coordinator_rangeset_reserve(&set));
+        for (uint32_t i = 0; i < 40; i++)
+            assert_true(coordinator_rangeset_add(&set, 1000 + i * 2, 1, NULL));
+        const struct proto_range *where = set.ranges;
+        uint32_t cap = set.cap;
+        assert_true(cap >= 40 + reserved);
+        coordinator_rangeset_unreserve(&set);
+        for (uint32_t i = 1; i < reserved; i++)
+            coordinator_rangeset_keep(&set, i * 2, 1);
+        assert_true(set.ranges == where && set.cap == cap);
+        assert_int_equal(set.n, 40 + reserved - 1);
+        assert_int_equal(set.pending, 0);
+        coordinator_rangeset_free(&set);
+    }
 }
 
 static void what_follows_a_position(void **state)
@@ -177,8 +200,11 @@ static void far_positions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_as_bits),  cmocka_unit_test(a_full_set_refuses),
-        cmocka_unit_test(room_is_kept),  cmocka_unit_test(what_follows_a_position),
+        cmocka_unit_test(same_as_bits),
+        cmocka_unit_test(a_full_set_refuses),
+        cmocka_unit_test(room_is_kept),
+        cmocka_unit_test(what_is_reserved_has_its_place),
+        cmocka_unit_test(what_follows_a_position),
         cmocka_unit_test(far_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

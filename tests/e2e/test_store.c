@@ -127,6 +127,36 @@ static void a_refused_first_placement(void **state)
     support_stop(cluster);
 }
 
+// More commits than rows may be frozen by, all refused: none of them has happened, and once there is room the session takes other
+// rows in their place.
+static void refused_commits_freeze_nothing(void **state)
+{
+    enum { REFUSED = 4200 };
+    (void)state;
+    struct harness_cluster *cluster = support_start(&(struct harness_options){.workers = 2});
+    banyan_client *client = support_connect(cluster, "tcp");
+    struct held h;
+    make(client, &h, &spread, 120, "refused");
+    support_fill(h.session, &h.context, 0, 100);
+    OK(banyan_attach(h.session, 0, 100, 20, context_k(&h.context, 0, 100), context_v(&h.context, 0, 100),
+                     ERR));
+    store_is_full(cluster, true);
+    for (uint64_t i = 0; i < REFUSED; i++) {
+        assert_int_not_equal(banyan_commit(h.session, 0, 100 + i % 3, 12, ERR), BANYAN_OK);
+        if (!strstr(ERR->message, "the store"))
+            fail_msg("commit %d: %s", (int)i, ERR->message);
+    }
+    store_is_full(cluster, false);
+    context_random(&h.context, 100, 20, 77);
+    support_fill(h.session, &h.context, 100, 20);
+    OK(step_on(client, &h, 119));
+    kill_and_restart_coordinator(cluster);
+    OK(step_on(client, &h, 119));
+    drop(&h);
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
 // Frees the store once the coordinator has said that it was refused.
 static void *free_the_store(void *arg)
 {
@@ -487,6 +517,7 @@ int main(void)
     signal(SIGXFSZ, SIG_IGN); // the daemons inherit it: a write past the limit fails with EFBIG
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_refused_first_placement),
+        cmocka_unit_test(refused_commits_freeze_nothing),
         cmocka_unit_test(a_refused_loss),
         cmocka_unit_test(a_forged_term),
         cmocka_unit_test(an_empty_store),

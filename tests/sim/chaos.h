@@ -92,8 +92,10 @@ struct op {
     bool
         tainted; // a copy that it may have met was not what was sealed (chaos_flips.c): so its numbers may be wrong
     bool checked;
-    bool partial;  // it takes a partial answer
-    bool whole;    // of a read: all that it sees was acknowledged
+    bool partial; // it takes a partial answer
+    bool whole;   // of a read: all that it sees was acknowledged
+    const struct op
+        *behind;   // of an append: the one that the same client has sent right before it; NULL: none
     uint32_t gone; // chunks that were at nobody at some moment meanwhile: bits
     // Of CREATE, FORK and FIND:
     uint32_t name, life; // life: of the coordinator, at its start

@@ -81,10 +81,23 @@ static void check_read(const struct op *op)
     }
 }
 
+// It found no end to append to, and the one that was sent before it has made one.
+static void check_order(const struct op *op)
+{
+    const struct op *before = op->behind;
+    if (before && op->call->done && op->call->code == COMMON_OUT_OF_RANGE && before->call->done &&
+        before->call->code == COMMON_OK && before->cuts == op->m->cuts && !op->m->deleted && !op->m->lossy &&
+        !chaos_kills_excuse())
+        chaos_violated(op, "an append is refused for want of the one before it, which was done");
+}
+
 static void check_append(const struct op *op)
 {
     struct model *m = op->m;
     enum common_code code = op->call->code;
+    check_order(op);
+    if (op + 1 < chaos.ops + chaos.n_ops && op[1].behind == op)
+        check_order(op + 1);
     if (code == COMMON_OK)
         for (uint32_t i = 0; i < op->rows; i++)
             m->acked[op->layer][op->first + i] = true;

@@ -196,6 +196,39 @@ static void everything_is_given_back(void)
     }
 }
 
+// Nobody does anything: so nothing is frozen, held, or waited for. What the store has refused meanwhile has given back what it took.
+static bool nothing_in_hand(void)
+{
+    const struct coordinator_sessions *sessions = &chaos.cluster->coordinator->sessions;
+    bool idle = !sessions->commits.head;
+    for (uint32_t i = 0; i < sessions->n_slots; i++) {
+        const struct coordinator_session *s = sessions->slots[i];
+        idle = idle && (!s || (!s->shared && !s->writing && !s->exclusive && !s->doors && !s->n_waiting &&
+                               !s->floor_next && !s->placing));
+        for (uint32_t l = 0; s && l < s->spec->layers; l++)
+            idle = idle && !s->layers[l].pending;
+    }
+    for (uint32_t i = 0; i < chaos.n_workers; i++) {
+        const struct worker *w = chaos.cluster->workers[i]->worker;
+        size_t cursor = 0;
+        void *session;
+        idle = idle && !w->n_steps && !w->flight_bytes && !w->follows.bringing.count;
+        while (worker_map_next(&w->sessions, &cursor, &session))
+            if (((struct worker_session *)session)->life == w->life) // else it is in quarantine
+                idle = idle && !((struct worker_session *)session)->frozen.n;
+    }
+    return idle;
+}
+
+static void everything_comes_to_rest(void)
+{
+    for (int tries = 0; !nothing_in_hand(); tries++) {
+        if (tries == TRIES)
+            chaos_violated(NULL, "rows are frozen, or a session is held, by nobody");
+        sim_advance(100 * COMMON_NS_PER_MS);
+    }
+}
+
 static void all_calls_end(void)
 {
     for (int i = 0; !chaos_check_all(); i++) {
@@ -247,6 +280,7 @@ void chaos_end(void)
     all_calls_end();
     chaos_snapshot_calm();
     chaos_pins_are_gone();
+    everything_comes_to_rest();
     for (uint32_t i = 0; i < chaos.n_models; i++)
         if (!chaos.models[i].deleted)
             settle(&chaos.models[i]);

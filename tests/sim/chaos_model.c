@@ -271,19 +271,39 @@ struct op *chaos_start_read(struct model *m, uint32_t layer, uint64_t at)
     return op;
 }
 
-struct op *chaos_start_append(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+static struct op *start_append(struct model *m, uint32_t layer, uint64_t first, uint32_t rows,
+                               struct sim_client *client)
 {
     struct op *op = chaos_op_new(APPEND, m, layer, first, rows);
     op->must = chaos_prefix(m, layer) >= first && !m->lossy;
     chaos_mark_maybe(m, layer, first, rows);
     writes_from(m, layer, first);
-    struct sim_client *client = chaos_a_client();
     sim_client_partial(client, chaos.partial);
     op->call = sim_append_rows(client, m->id, m->incarnation, layer, first, rows, &m->value[layer][first]);
     sim_client_partial(client, false);
     if (chaos.partial)
         chaos_partial_begins(op);
     return op;
+}
+
+struct op *chaos_start_append(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+{
+    return start_append(m, layer, first, rows, chaos_a_client());
+}
+
+// Several, each behind the one before it, by a client that waits for no answer.
+static void start_appends(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+{
+    const struct op *before = chaos_start_append(m, layer, first, rows);
+    struct sim_client *client = before->call->client;
+    for (uint32_t more = (uint32_t)sim_random(4); more > 0 && chaos.n_ops + 4 < OPS; more--) {
+        first += rows;
+        if (first + rows > TOKENS)
+            return;
+        struct op *op = start_append(m, layer, first, rows, client);
+        op->behind = before;
+        before = op;
+    }
 }
 
 static void start_open(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
@@ -462,7 +482,7 @@ static void act(void)
         break;
     default:
         if (rows)
-            chaos_start_append(m, layer, first, rows);
+            start_appends(m, layer, first, rows);
     }
 }
 

@@ -364,13 +364,9 @@ static bool freeze_rows(struct loading *load, struct worker_session *session,
     for (uint32_t l = 0; l < shape->layers; l++)
         for (uint32_t row = 0; row < shape->chunk_tokens; row++) {
             struct worker_freeze freeze = {1, worker_chunk_first(chunk) + row, 1, l, .holes = false};
-            bool frozen = false;
             if (worker_chunk_row(chunk, l, row) != WORKER_ROW_PREPARED)
                 continue;
-            for (uint32_t i = 0; i < session->frozen.n && !frozen; i++) {
-                const struct worker_freeze *f = &session->frozen.entries[i];
-                frozen = f->layer == l && freeze.first >= f->first && freeze.first - f->first < f->count;
-            }
+            bool frozen = worker_frozen_covers(&session->frozen, l, freeze.first);
             while (!frozen && row + 1 < shape->chunk_tokens &&
                    worker_chunk_row(chunk, l, row + 1) == WORKER_ROW_PREPARED) {
                 freeze.count++;

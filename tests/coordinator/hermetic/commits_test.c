@@ -3,6 +3,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/sessions/table.h"
 #include "tests/coordinator/hermetic/hermetic.h"
+#include "worker/state.h"
 
 static void rows_are_attached_and_committed(void **state)
 {
@@ -271,6 +272,144 @@ static void a_question_that_is_given_up_freezes_nothing(void **state)
     sim_cluster_free(cluster);
 }
 
+static uint32_t frozen_at(const struct sim_worker *worker, uint64_t session)
+{
+    const struct worker_session *held = worker_map_get(&worker->worker->sessions, session);
+    return held ? held->frozen.n : 0;
+}
+
+static void nothing_is_frozen(struct sim_cluster *cluster, uint64_t session)
+{
+    for (uint32_t i = 0; i < cluster->options.workers; i++)
+        assert_int_equal(frozen_at(cluster->workers[i], session), 0);
+    sim_run_until_idle();
+    const struct coordinator_session *s = kept_of(cluster, session);
+    assert_null(cluster->coordinator->sessions.commits.head);
+    assert_int_equal(s->shared, 0);
+    assert_int_equal(s->writing, 0);
+    assert_int_equal(s->layers[0].pending, 0);
+}
+
+enum { REFUSED = WORKER_FROZEN_MAX + 904 }; // more than a worker keeps apart
+
+// A full disk refuses commit after commit, all over the same rows: none has happened, and each gives back what it froze. Others
+// have the rows as soon as there is room.
+static void refused_commits_leave_nothing_behind(void **state)
+{
+    (void)state;
+    for (uint32_t replicas = 1; replicas <= 2; replicas++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = filled_of(cluster, replicas, 20);
+        struct sim_call *opened = sim_open(cluster->client, session, 20, 8);
+        OK(opened);
+        OK(sim_put(cluster->client, opened, 0, 20, 8, 3));
+        sim_disk_fail(SIM_DISK_PATH, UINT32_MAX, COMMON_RESOURCE_EXHAUSTED);
+        for (int i = 0; i < REFUSED; i++) {
+            struct sim_call *commit = sim_commit(cluster->client, session, 0, 20 + i % 3, 8 - i % 5);
+            enum common_code code = sim_wait(commit);
+            if (i % 3 + 8 - i % 5 > 8) // past what was put
+                assert_int_equal(code, COMMON_FAILED_PRECONDITION);
+            else if (code != COMMON_RESOURCE_EXHAUSTED || !strstr(commit->text, "the store"))
+                fail_msg("commit %d: %s: %s", i, common_code_name(code), commit->text);
+        }
+        nothing_is_frozen(cluster, session);
+        sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+        OK(sim_put(cluster->client, opened, 0, 20, 8, 5)); // other rows, at the same positions
+        OK(sim_commit(cluster->client, session, 0, 20, 8));
+        READS(cluster, session, 28, 20 + 8 * 5);
+        nothing_is_frozen(cluster, session);
+        opened = sim_open(cluster->client, session, 20, 16);
+        OK(opened);
+        OK(sim_put(cluster->client, opened, 0, 20, 16, 5)); // over them, and on
+        OK(sim_commit(cluster->client, session, 0, 20, 16));
+        sim_coordinator_kill(cluster);
+        restart(cluster);
+        assert_true(sim_wait_active(cluster, 2));
+        READS(cluster, session, 36, 20 + 16 * 5);
+        sim_cluster_free(cluster);
+    }
+}
+
+// The word that a refused commit is over is lost: the holder is asked, and told again.
+static void a_refused_commit_whose_end_a_holder_did_not_hear(void **state)
+{
+    static const enum common_code codes[] = {COMMON_ABORTED, COMMON_UNAVAILABLE, COMMON_INTERNAL};
+    (void)state;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 20);
+        struct sim_call *opened = sim_open(cluster->client, session, 20, 8);
+        OK(opened);
+        OK(sim_put(cluster->client, opened, 0, 20, 8, 3));
+        rule_all(cluster, METHOD(ROWS_ABORT),
+                 (struct sim_rule){.verdict = SIM_FAIL, .times = 1, .code = codes[i]});
+        sim_disk_fail(SIM_DISK_PATH, 1, COMMON_UNAVAILABLE);
+        ENDS(COMMON_UNAVAILABLE, sim_commit(cluster->client, session, 0, 20, 8));
+        OK(sim_append(cluster->client, session, 0, 20, 4, 7));
+        nothing_is_frozen(cluster, session);
+        READS(cluster, session, 24, 20 + 4 * 7);
+        sim_cluster_free(cluster);
+    }
+}
+
+// Nor may it be told at once that the commit is over, where an older one of the session waits for the store: it is told once that one
+// has ended, too.
+static void a_commit_that_ends_before_an_older_one(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 20);
+    struct sim_call *opened = sim_open(cluster->client, session, 20, 8);
+    OK(opened);
+    OK(sim_put(cluster->client, opened, 0, 20, 4, 3));
+    sim_disk_stall(SIM_DISK_PATH, true);
+    struct sim_call *older = sim_commit(cluster->client, session, 0, 20, 4);
+    sim_advance(10 * COMMON_NS_PER_MS);
+    rule_all(cluster, METHOD(ROWS_ABORT),
+             (struct sim_rule){.verdict = SIM_FAIL, .times = 1, .code = COMMON_UNAVAILABLE});
+    ENDS(COMMON_FAILED_PRECONDITION, sim_commit(cluster->client, session, 0, 20, 8)); // a hole
+    sim_advance(2 * COMMON_NS_PER_S);                                                 // it is repaired
+    assert_false(older->done);
+    assert_true(frozen_at(holder_of(cluster, session, 20), session) > 0);
+    sim_disk_stall(SIM_DISK_PATH, false);
+    OK(older);
+    sim_advance(2 * COMMON_NS_PER_S);
+    nothing_is_frozen(cluster, session);
+    READS(cluster, session, 24, 20 + 4 * 3);
+    sim_cluster_free(cluster);
+}
+
+// The sync of a commit fails, so it may be in the log after a crash: its rows stay frozen as long as the store cannot say, and
+// no longer. Then it is refused for certain, and what was in its place is taken.
+static void what_the_store_cannot_say_is_open_until_it_can(void **state)
+{
+    enum { OPEN = 6 };
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 20);
+    struct sim_call *opened = sim_open(cluster->client, session, 20, 8), *commits[OPEN];
+    OK(opened);
+    OK(sim_put(cluster->client, opened, 0, 20, 8, 3));
+    struct sim_worker *holder = holder_of(cluster, session, 20);
+    sim_disk_unsure(SIM_DISK_PATH, UINT32_MAX);
+    for (int i = 0; i < OPEN; i++) {
+        commits[i] = sim_commit(cluster->client, session, 0, 20, 8);
+        sim_advance(100 * COMMON_NS_PER_MS);
+        assert_false(commits[i]->done);
+    }
+    assert_int_equal(frozen_at(holder, session), OPEN);
+    sim_put(cluster->client, opened, 0, 20, 8, 5); // must not take: the rows are the commits'
+    sim_advance(COMMON_NS_PER_S);
+    sim_disk_unsure(SIM_DISK_PATH, 0);
+    uint32_t refused = 0;
+    for (int i = 0; i < OPEN; i++)
+        refused += sim_wait(commits[i]) == COMMON_UNAVAILABLE;
+    assert_int_equal(refused, 1); // the others were not written before the disk was well again
+    nothing_is_frozen(cluster, session);
+    READS(cluster, session, 28, 20 + 8 * 3);
+    sim_cluster_free(cluster);
+}
+
 int hermetic_commits(void)
 {
     const struct CMUnitTest tests[] = {
@@ -284,6 +423,10 @@ int hermetic_commits(void)
         cmocka_unit_test(damaged_frames_are_errors),
         cmocka_unit_test(rows_of_a_commit_that_failed_do_not_stay_frozen),
         cmocka_unit_test(a_question_that_is_given_up_freezes_nothing),
+        cmocka_unit_test(refused_commits_leave_nothing_behind),
+        cmocka_unit_test(a_refused_commit_whose_end_a_holder_did_not_hear),
+        cmocka_unit_test(a_commit_that_ends_before_an_older_one),
+        cmocka_unit_test(what_the_store_cannot_say_is_open_until_it_can),
     };
     return cmocka_run_group_tests_name("commits", tests, NULL, NULL);
 }

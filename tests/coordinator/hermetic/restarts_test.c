@@ -385,6 +385,40 @@ static void a_length_is_never_short(void **state)
     }
 }
 
+// A client sends its appends one behind the other and waits for none. After a restart the holders come late: each append waits, and
+// none takes its turn before the one before it.
+static void appends_that_wait_for_workers_keep_their_order(void **state)
+{
+    enum { APPENDS = 6 };
+    (void)state;
+    for (uint64_t apart = 1; apart <= 12; apart++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        struct common_error err;
+        uint64_t session = session_of(cluster, 40);
+        sim_coordinator_kill(cluster);
+        for (int w = 0; w < 2; w++)
+            sim_net_part(NULL, cluster->workers[w]->loop);
+        assert_int_equal(sim_coordinator_start(cluster, &err), COMMON_OK);
+        assert_true(sim_wait_active(cluster, 0)); // the client has its channel again
+        struct sim_call *appends[APPENDS], *read;
+        for (uint32_t i = 0; i < APPENDS; i++) {
+            appends[i] = sim_append(cluster->client, session, 0, 40 + i, 1, 2);
+            sim_advance(apart * COMMON_NS_PER_MS);
+            assert_false(appends[i]->done);
+        }
+        read = sim_read(cluster->client, session, 0, 40 + APPENDS - 1, 1);
+        sim_advance(200 * COMMON_NS_PER_MS);
+        for (int w = 0; w < 2; w++)
+            sim_net_mend(NULL, cluster->workers[w]->loop);
+        for (uint32_t i = 0; i < APPENDS; i++)
+            OK(appends[i]);
+        OK(read);
+        assert_int_equal(length_of(cluster, session), 40 + APPENDS);
+        READS(cluster, session, 40 + APPENDS, 40 + APPENDS * 2);
+        sim_cluster_free(cluster);
+    }
+}
+
 static void a_seed_gives_the_same_run(void **state)
 {
     (void)state;
@@ -407,6 +441,7 @@ int hermetic_restarts(void)
         cmocka_unit_test(calls_that_wait_for_a_holder_keep_their_order),
         cmocka_unit_test(a_truncate_that_was_given_up_does_not_come_later),
         cmocka_unit_test(a_length_is_never_short),
+        cmocka_unit_test(appends_that_wait_for_workers_keep_their_order),
         cmocka_unit_test(a_seed_gives_the_same_run),
     };
     return cmocka_run_group_tests_name("restarts", tests, NULL, NULL);

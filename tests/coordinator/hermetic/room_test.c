@@ -3,14 +3,20 @@
 // though the coordinator's books say that it has. Appends fail when nobody has room, and not before.
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "worker/state.h"
+#include "worker/warm.h"
 
-// All that the worker has left is taken, and no heartbeat has said so.
-static uint64_t fill(const struct sim_worker *worker)
+// All but so much of what the worker has left is taken, and no heartbeat has said so.
+static uint64_t fill_but(const struct sim_worker *worker, uint64_t spare)
 {
     struct worker_store *store = worker->worker->store;
     uint64_t left = worker_store_limit(store) - worker_store_used(store);
-    assert_true(worker_store_take(store, left));
-    return left;
+    assert_true(left >= spare && worker_store_take(store, left - spare));
+    return left - spare;
+}
+
+static uint64_t fill(const struct sim_worker *worker)
+{
+    return fill_but(worker, 0);
 }
 
 static bool holds_of(struct sim_cluster *cluster, uint64_t session, uint32_t index,
@@ -219,6 +225,83 @@ static void short_sessions_share_a_worker(void **state)
     sim_cluster_free(cluster);
 }
 
+// One whose rows all see each other: an append of it is cut, and its first slab brings all rows.
+static uint64_t dense_session(struct sim_cluster *cluster)
+{
+    static const struct sim_mask dense = {.not_causal = true};
+    struct sim_call *created =
+        sim_create(cluster->client, (struct sim_shape){.layers = 1, .chunk_tokens = CHUNK, .members = 1, .masks = &dense},
+                   "");
+    OK(created);
+    return created->session;
+}
+
+// A worker with a store has no memory for the rows of a cut append before a chunk is sealed: its first slab waits for that, and so
+// do the others, which look at these rows.
+static void a_cut_append_waits_for_memory_as_a_whole(void **state)
+{
+    (void)state;
+    for (uint32_t dense = 0; dense < 2; dense++) {
+        struct sim_cluster *cluster = sim_cluster_new(
+            &(struct sim_cluster_options){.workers = 1, .memory_bytes = UINT64_C(8) << 20, .store = true});
+        sim_cluster_start(cluster);
+        sim_client_dim(cluster->client, 128);
+        struct sim_call *created =
+            sim_create(cluster->client, (struct sim_shape){.chunk_tokens = CHUNK, .members = 1}, "");
+        OK(created);
+        uint64_t session = created->session;
+        OK(sim_append(cluster->client, session, 0, 0, CHUNK / 2, 2));
+        OK(sim_append(cluster->client, session, 0, CHUNK / 2, CHUNK / 2, 2));
+        if (dense)
+            session = dense_session(cluster);
+        uint64_t first = dense ? 0 : CHUNK, before = sim_serve_seen(cluster->workers[0]->loop, METHOD(STEP));
+        uint64_t taken = fill_but(cluster->workers[0], 64 << 10); // enough for the tables of a chunk
+        struct sim_call *append = sim_append(cluster->client, session, 0, first, CHUNK / 2, 3);
+        sim_advance(COMMON_NS_PER_MS);
+        assert_false(append->done);
+        assert_true(sim_serve_seen(cluster->workers[0]->loop, METHOD(STEP)) > before + 1); // it is cut
+        worker_store_give(cluster->workers[0]->worker->store, taken); // as when chunks leave it
+        worker_warm_sealed(cluster->workers[0]->worker->warm);
+        OK(append);
+        READS(cluster, session, first + CHUNK / 2, first * 2 + CHUNK / 2 * 3);
+        sim_cluster_free(cluster);
+    }
+}
+
+// The slab that brings the rows comes last to its worker, which has no memory for them: why they are not there decides, and not
+// that the other slabs have not found them.
+static void a_cut_append_says_why_its_rows_are_not_there(void **state)
+{
+    (void)state;
+    for (uint32_t workers = 1; workers <= 2; workers++) {
+        struct sim_cluster *cluster = small_cluster(workers);
+        uint64_t session = dense_session(cluster);
+        OK(sim_open(cluster->client, session, 0, 1)); // its chunk is placed
+        struct sim_worker *holder = holder_of(cluster, session, 0);
+        uint64_t taken = fill(holder);
+        sim_advance(200 * COMMON_NS_PER_S); // and its ticket is over
+        for (uint32_t i = 0; i < workers; i++)
+            sim_serve_rule(cluster->workers[i]->loop, METHOD(STEP),
+                           (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+        struct sim_call *append = sim_append(cluster->client, session, 0, 0, CHUNK / 2, 3);
+        sim_advance(COMMON_NS_PER_MS);
+        assert_false(append->done);
+        sim_serve_rule(holder->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+        assert_int_equal(sim_serve_let_go(holder->loop), 1);
+        for (uint32_t i = 0; i < workers; i++)
+            sim_serve_rule(cluster->workers[i]->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+        if (workers == 2) { // another one has room
+            OK(append);
+            READS(cluster, session, CHUNK / 2, CHUNK / 2 * 3);
+        } else {
+            ENDS(COMMON_RESOURCE_EXHAUSTED, append);
+            assert_true(sim_append_refused(append));
+        }
+        worker_store_give(holder->worker->store, taken);
+        sim_cluster_free(cluster);
+    }
+}
+
 int hermetic_room(void)
 {
     const struct CMUnitTest tests[] = {
@@ -229,6 +312,8 @@ int hermetic_room(void)
         cmocka_unit_test(who_takes_no_layout_is_passed_over),
         cmocka_unit_test(appends_fill_every_worker),
         cmocka_unit_test(short_sessions_share_a_worker),
+        cmocka_unit_test(a_cut_append_waits_for_memory_as_a_whole),
+        cmocka_unit_test(a_cut_append_says_why_its_rows_are_not_there),
     };
     return cmocka_run_group_tests_name("room", tests, NULL, NULL);
 }
