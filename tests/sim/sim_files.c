@@ -34,6 +34,7 @@ void sim_files_end(struct sim_files *d)
 static struct sim_files *directory_of(struct worker_files *files)
 {
     const struct handle *handle = (struct handle *)files;
+    __atomic_add_fetch(&handle->directory->calls, 1, __ATOMIC_RELAXED); // by several threads
     if (handle->second && handle->directory->beside && handle->life == handle->directory->life)
         handle->directory->beside();
     return handle->life == handle->directory->life ? handle->directory : NULL;

@@ -7,13 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blob.h"
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "worker/disk/state.h"
-
-#define MARK_NAME "banyan-store"
 
 bool worker_ids_add(struct worker_ids *list, uint64_t id)
 {
@@ -61,74 +58,6 @@ void worker_disk_quarantine(struct worker_disk *disk, const char *name, const ch
                      what, result == 0 ? "it lies in quarantine/" : strerror(-result));
 }
 
-// ---- whose directory it is ----------------------------------------------------------------------
-
-// What tells clusters apart, and nothing else about their secrets.
-static enum common_code cluster_mark(const struct common_secret *secret, char out[17],
-                                     struct common_error *err)
-{
-    static const char what[] = "banyan-worker --store";
-    const struct common_slice part = {(const uint8_t *)what, sizeof what - 1};
-    uint8_t mac[COMMON_MAC_BYTES];
-    if (!common_mac(secret, &part, 1, mac))
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
-    for (int i = 0; i < 8; i++)
-        snprintf(out + 2 * (ptrdiff_t)i, 3, "%02x", mac[i]);
-    return COMMON_OK;
-}
-
-const char *worker_disk_path(const struct worker_disk *disk)
-{
-    return disk ? disk->path : NULL;
-}
-
-static enum common_code mark_problem(const char *path, const char *have, const char *want, const char *name,
-                                     struct common_error *err)
-{
-    if (strncmp(have, "banyan-worker store 1\n", 22) != 0)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "--store %s is not a worker's store of a kind that this build reads", path);
-    const char *cluster = strchr(have, '\n') + 1, *wanted = strchr(want, '\n') + 1;
-    if (strncmp(cluster, wanted, strcspn(wanted, "\n") + 1) != 0)
-        return common_error_set(
-            err, COMMON_FAILED_PRECONDITION,
-            "--store %s belongs to a cluster with another secret, or its file banyan-store is damaged", path);
-    return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                            "--store %s belongs to another worker than --name %s: give that name, or another "
-                            "directory",
-                            path, name);
-}
-
-static enum common_code check_mark(struct worker_files *files, const struct worker_disk_options *options,
-                                   struct common_error *err)
-{
-    char want[256], have[256], cluster[17];
-    enum common_code code = cluster_mark(options->secret, cluster, err);
-    if (code != COMMON_OK)
-        return code;
-    int len =
-        snprintf(want, sizeof want, "banyan-worker store 1\ncluster %s\nname %s\n", cluster, options->name);
-    int64_t n = files->ops->read(files, MARK_NAME, 0, have, sizeof have - 1);
-    if (n > 0) {
-        have[n] = 0;
-        return strcmp(have, want) == 0 ? COMMON_OK
-                                       : mark_problem(options->path, have, want, options->name, err);
-    }
-    int result = n < 0 && n != -ENOENT ? (int)n : 0;
-    (void)files->ops->remove(files, MARK_NAME ".new"); // of an earlier try, which may be longer
-    if (result == 0)
-        result = files->ops->write(files, MARK_NAME ".new", 0, &(struct iovec){want, (size_t)len}, 1);
-    if (result == 0)
-        result = files->ops->sync(files, MARK_NAME ".new");
-    if (result == 0)
-        result = files->ops->move(files, MARK_NAME ".new", MARK_NAME);
-    if (result == 0)
-        result = files->ops->sync_folder(files, ".");
-    return result == 0 ? COMMON_OK
-                       : common_error_set(err, COMMON_UNAVAILABLE, "--store %s cannot be written: %s",
-                                          options->path, strerror(-result));
-}
-
 // ---- its life -----------------------------------------------------------------------------------
 
 enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *files,
@@ -151,7 +80,7 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
     disk->told_arg = options->arg;
     disk->path = strdup(options->path);
     enum common_code code =
-        disk->path ? check_mark(files, options, err)
+        disk->path ? worker_disk_mark(disk, options, err)
                    : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
     if (code == COMMON_OK)
         code = worker_disk_boot_read(disk, options->boot, err);
@@ -161,6 +90,11 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
     }
     *out = disk;
     return COMMON_OK;
+}
+
+const char *worker_disk_path(const struct worker_disk *disk)
+{
+    return disk ? disk->path : NULL;
 }
 
 static bool synced(int result)

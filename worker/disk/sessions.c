@@ -446,6 +446,16 @@ bool worker_session_image_knows(const struct worker_session_image *image, uint64
     return term < image->head.write_term || (term == image->head.write_term && write <= image->head.write);
 }
 
+uint32_t worker_session_image_chunks(const struct worker_session_image *image)
+{
+    return image->n_chunks;
+}
+
+uint64_t worker_session_image_chunk(const struct worker_session_image *image, uint32_t nth)
+{
+    return image->chunks[nth].id;
+}
+
 bool worker_session_image_needs(const struct worker_session_image *image, uint64_t chunk, uint64_t first,
                                 uint32_t layer)
 {

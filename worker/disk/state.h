@@ -73,7 +73,9 @@ struct worker_disk {
     uint64_t scrub_id, scrub_serial, scrub_end; // the one that is being read, and its bytes
     int scrub_result;                           // 0, or what was wrong
     uint64_t nudge_next_ns;
-    bool hurry;             // full chunks are sealed at once: memory is short
+    uint64_t
+        looks;  // at sessions, while chunks were read: one for each layer of each, where nothing is shared
+    bool hurry; // full chunks are sealed at once: memory is short
     struct worker_ids lost; // chunks whose files are damaged, and whose rows memory has not
     void (*damaged)(void *arg, struct worker_chunk *chunk);
     void (*sealed)(void *arg); // memory may be had that could not before
@@ -90,6 +92,12 @@ enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct c
 // disk.c
 // On the loop: the file's bytes outlive a loss of power. 0 or a negative errno.
 int worker_disk_sync(struct worker_disk *disk, const char *name);
+
+// mark.c
+// The directory is this worker's, or becomes it. Of the two files that say so one that is damaged is put into quarantine/ and
+// made again. FAILED_PRECONDITION: it is another's, or nothing whole says whose; nothing has changed then. UNAVAILABLE.
+enum common_code worker_disk_mark(struct worker_disk *disk, const struct worker_disk_options *options,
+                                  struct common_error *err);
 
 // boot.c
 // Whether the machine has lost its power since. boot: of this start; NULL: as the system says.
@@ -122,6 +130,8 @@ int worker_session_image_read(struct worker_files *files, uint64_t id, struct wo
 void worker_session_image_free(struct worker_session_image *image); // NULL is allowed
 // Whether it has heard of this append.
 bool worker_session_image_knows(const struct worker_session_image *image, uint64_t term, uint64_t write);
+uint32_t worker_session_image_chunks(const struct worker_session_image *image);
+uint64_t worker_session_image_chunk(const struct worker_session_image *image, uint32_t nth); // its id
 // Whether it has the chunk, and has not forgotten the layer of it.
 bool worker_session_image_needs(const struct worker_session_image *image, uint64_t chunk, uint64_t first,
                                 uint32_t layer);
