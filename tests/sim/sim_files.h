@@ -42,8 +42,8 @@ struct sim_files { // the directory
     uint64_t reads;         // likewise, of files that are there
     uint64_t no_reads_from; // the read that fails with EMFILE, as where a process has no descriptor left
     uint64_t no_reads_to;   // and those after it, up to this one; 0: none
-    void (*beside)(
-        void); // called before each call of a handle that is another one's second; NULL: nothing is
+    void (*beside)(void);   // called before each call; NULL: nothing is
+    void (*syncing)(void);  // likewise, in the midst of each sync of a file: it takes what this takes
 };
 
 void sim_files_init(struct sim_files *directory);

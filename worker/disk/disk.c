@@ -70,7 +70,7 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
     }
     disk->loop = loop;
-    disk->files = files;
+    disk->files = disk->directory = files;
     disk->fsync = options->fsync;
     disk->scrub_ns = options->scrub_ns;
     disk->attach_ns = options->attach_ns;
@@ -139,7 +139,7 @@ void worker_disk_free(struct worker_disk *disk)
     if (!disk)
         return;
     worker_disk_rest(disk);
-    disk->files->ops->close(disk->files);
+    disk->directory->ops->close(disk->directory);
     worker_ids_free(&disk->retry);
     worker_ids_free(&disk->full);
     worker_ids_free(&disk->unsynced_chunks);
@@ -158,9 +158,113 @@ int worker_disk_sync(struct worker_disk *disk, const char *name)
 {
     uint64_t began_ns = common_clock_ns();
     int result = disk->files->ops->sync(disk->files, name);
-    if (result == 0)
+    if (result == 0 && !disk->queue)
         common_buckets_add(&disk->stats.synced, common_clock_ns() - began_ns);
     return result;
+}
+
+int worker_disk_sync_soon(struct worker_disk *disk, const char *name)
+{
+    return disk->queue ? worker_queue_sync_soon(disk->queue, name) : worker_disk_sync(disk, name);
+}
+
+int worker_disk_sync_names(struct worker_disk *disk, const char *folder, const char *name)
+{
+    return disk->queue ? worker_queue_sync_names(disk->queue, folder, name)
+                       : disk->files->ops->sync_folder(disk->files, folder);
+}
+
+// ---- the queue ----------------------------------------------------------------------------------
+
+// What was asked for was not done: memory has it, and the file is written anew from it.
+static void file_failed(void *arg, const char *name, int why, uint64_t batch)
+{
+    struct worker_disk *disk = arg;
+    struct common_error err;
+    const char *id = strchr(name, '/');
+    uint64_t number = id ? strtoull(id + 1, NULL, 16) : 0;
+    struct worker_chunk *chunk =
+        strncmp(name, "chunks/", 7) == 0 ? worker_store_find(disk->store, number) : NULL;
+    struct worker_session *session =
+        strncmp(name, "sessions/", 9) == 0 ? worker_map_get(disk->sessions, number) : NULL;
+    if (!chunk && !session)
+        return; // it has gone meanwhile
+    disk->failed = batch;
+    (void)worker_disk_refused(disk, why, &err);
+    if (session)
+        worker_disk_session_failed(disk, session, batch);
+    if (!chunk)
+        return;
+    struct worker_keep *keep = worker_chunk_keep(chunk);
+    keep->failed = batch;
+    keep->withdrawn = disk->ahead = true; // it may be what it should have said
+    worker_disk_later(disk, chunk);
+}
+
+enum common_code worker_disk_queue_begin(struct worker_disk *disk, struct common_error *err)
+{
+    const struct worker_queue_options options = {
+        .loop = disk->loop, .direct = disk->fsync != WORKER_FSYNC_ALWAYS, .failed = file_failed, .arg = disk};
+    disk->reader = disk->directory->ops->again(disk->directory);
+    disk->queue = disk->reader ? worker_queue_new(disk->directory, &options) : NULL;
+    if (!disk->queue)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "the system has no memory or no thread for --store");
+    disk->files = worker_queue_files(disk->queue);
+    return COMMON_OK;
+}
+
+void worker_disk_queue_end(struct worker_disk *disk)
+{
+    struct worker_queue *queue = disk->queue;
+    if (queue) {
+        worker_queue_end_waits(queue);
+        worker_queue_free(queue);
+    }
+    disk->queue = NULL;
+    disk->files = disk->directory;
+    if (disk->reader)
+        disk->reader->ops->close(disk->reader);
+    disk->reader = NULL;
+}
+
+bool worker_disk_wait(struct worker_disk *disk, struct worker_disk_wait *wait, void (*done)(void *arg),
+                      void *arg)
+{
+    if (!disk || !disk->queue)
+        return false;
+    wait->done = done;
+    wait->arg = arg;
+    return worker_queue_wait(disk->queue, wait);
+}
+
+void worker_disk_wait_cancel(struct worker_disk_wait *wait)
+{
+    proto_list_remove(&wait->link);
+}
+
+enum common_code worker_disk_took(struct worker_disk *disk, const struct worker_session *session,
+                                  const struct worker_disk_wait *wait, struct common_error *err)
+{
+    if (!disk->queue || worker_queue_done(disk->queue) < wait->batch)
+        return common_error_set(err, COMMON_UNAVAILABLE, "the worker is leaving");
+    bool failed = disk->failed >= wait->batch && session->logged.failed >= wait->batch;
+    for (uint32_t i = 0; disk->failed >= wait->batch && i < session->n_chunks && !failed; i++)
+        failed = worker_chunk_keep(session->chunks[i].chunk)->failed >= wait->batch;
+    return failed ? common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                     "the worker's --store %s does not take it", disk->path)
+                  : COMMON_OK;
+}
+
+void worker_disk_end_waits(struct worker_disk *disk)
+{
+    if (disk && disk->queue)
+        worker_queue_end_waits(disk->queue);
+}
+
+bool worker_disk_slow(const struct worker_disk *disk)
+{
+    return disk && disk->queue && disk->fsync == WORKER_FSYNC_ALWAYS && worker_queue_slow(disk->queue);
 }
 
 void worker_disk_get_stats(const struct worker_disk *disk, struct worker_disk_stats *out)

@@ -553,6 +553,8 @@ enum common_code worker_disk_load(struct worker_disk *disk, struct worker_store 
         disk->state = WORKER_DISK_OPEN;
         (void)each_session(&load, write_layout);
         code = worker_disk_boot_open(disk, err);
+        if (code == COMMON_OK)
+            code = worker_disk_queue_begin(disk, err);
         common_log_info("read store=%s sessions=%zu chunks=%" PRIu64 " bytes=%" PRIu64 " damaged=%" PRIu64
                         " ms=%" PRIu64,
                         disk->path, sessions->count, worker_store_chunks(store), disk->stats.bytes,
