@@ -37,8 +37,8 @@ void worker_store_get_cold(const struct worker_store *store, struct worker_cold_
 static bool is_in_file(const struct worker_layer *layer)
 {
     const struct worker_chunk *chunk = layer->chunk;
-    return chunk->keep.sealed && !chunk->keep.behind && layer->present == chunk->shape->chunk_tokens &&
-           layer->ready == chunk->shape->chunk_tokens;
+    return chunk->keep.sealed && !chunk->keep.naming && !chunk->keep.behind &&
+           layer->present == chunk->shape->chunk_tokens && layer->ready == chunk->shape->chunk_tokens;
 }
 
 static void make_cold(struct worker_store *store, struct worker_layer *layer)

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the coordinator tells a worker about sessions and chunks. Every call may come again; one that fails
 // changes nothing.
+#include <stdlib.h>
+
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "proto/health.h"
 #include "worker/cold.h"
+#include "worker/kept.h"
 #include "worker/state.h"
 #include "worker/warm.h"
 
@@ -37,6 +40,18 @@ void worker_fail(struct proto_request *request, const struct common_error *err, 
     struct proto_status status;
     proto_status_set(&status, err->code, reason, "%s", err->message);
     proto_request_fail_status(request, &status);
+}
+
+static void layout_answer(void *arg, struct proto_request *request, const struct common_error *failed)
+{
+    struct worker *worker = arg;
+    COMMON_FAILPOINT("layout_done");
+    Banyan__Pb__LayoutSetReply reply = BANYAN__PB__LAYOUT_SET_REPLY__INIT;
+    reply.used_bytes = worker_store_total(worker->store);
+    if (failed)
+        worker_fail(request, failed, "");
+    else
+        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
 void worker_handle_layout_set(void *arg, struct proto_request *request)
@@ -72,10 +87,7 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
     worker_lost_comes(worker, body);
     if (known && body->replace && !body->more) // it knows what is lost
         known->short_of_rows = false;
-    COMMON_FAILPOINT("layout_done");
-    Banyan__Pb__LayoutSetReply reply = BANYAN__PB__LAYOUT_SET_REPLY__INIT;
-    reply.used_bytes = worker_store_total(worker->store);
-    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+    worker_kept_answer(worker, request, body->session, layout_answer, worker);
 }
 
 void worker_handle_session_drop(void *arg, struct proto_request *request)
@@ -97,6 +109,22 @@ void worker_handle_session_drop(void *arg, struct proto_request *request)
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
+struct copied { // an answer that may wait
+    uint64_t hash;
+};
+
+static void copy_answer(void *arg, struct proto_request *request, const struct common_error *failed)
+{
+    struct copied *copied = arg;
+    Banyan__Pb__ChunkCopyReply reply = BANYAN__PB__CHUNK_COPY_REPLY__INIT;
+    reply.hash = copied->hash;
+    free(copied);
+    if (failed)
+        worker_fail(request, failed, "");
+    else
+        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
 void worker_handle_chunk_copy(void *arg, struct proto_request *request)
 {
     COMMON_FAILPOINT("copy_received");
@@ -107,9 +135,10 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
         return;
     struct common_error err;
     struct worker_session *session;
-    Banyan__Pb__ChunkCopyReply reply = BANYAN__PB__CHUNK_COPY_REPLY__INIT;
+    struct copied *copied = calloc(1, sizeof *copied);
     enum common_code code =
-        worker_session_find(&worker->sessions, body->session, body->incarnation, &session, &err);
+        !copied ? common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a copy")
+                : worker_session_find(&worker->sessions, body->session, body->incarnation, &session, &err);
     if (code == COMMON_OK) {
         struct worker_chunk *from = worker_store_find(worker->store, body->from_chunk);
         struct worker_chunk *to = worker_store_find(worker->store, body->chunk);
@@ -117,6 +146,7 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
         if (from && from != to && to && body->rows > 0)
             worker_wants_add_chunk(&wants, from);
         if (wants.cold || wants.failed) {
+            free(copied);
             worker_warm_request(worker->warm, &wants, worker_handle_chunk_copy, request);
             return;
         }
@@ -129,14 +159,16 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
                                     "chunk %" PRIu64 " is not of session %016" PRIx64 " here", body->chunk,
                                     body->session);
         else
-            code = worker_store_copy(worker->store, from, to, body->rows, &reply.hash, &err);
+            code = worker_store_copy(worker->store, from, to, body->rows, &copied->hash, &err);
     }
     if (code == COMMON_OK && COMMON_FAILPOINT_FAILS("copy_done"))
         code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this copy");
-    if (code != COMMON_OK)
-        worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
-    else
-        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+    if (code == COMMON_OK) {
+        worker_kept_answer(worker, request, body->session, copy_answer, copied);
+        return;
+    }
+    free(copied);
+    worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
 }
 
 void worker_handle_health(void *arg, struct proto_request *request)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/failpoint.h"
+#include "worker/kept.h"
 #include "worker/state.h"
 #include "worker/warm.h"
 
@@ -96,19 +97,46 @@ static void hash_task(void *arg, uint32_t task, void *scratch)
         atomic_store(&p->failed, true);
 }
 
+// The files have not taken the freeze: the commit has none.
+static void let_go(struct prepare *p)
+{
+    const Banyan__Pb__RowsPrepareRequest *body =
+        (const Banyan__Pb__RowsPrepareRequest *)proto_request_message(p->request)->body;
+    struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer, .holes = false};
+    struct worker_session *session;
+    struct common_error err;
+    if (worker_session_find(&p->worker->sessions, body->session, body->incarnation, &session, &err) ==
+        COMMON_OK)
+        worker_frozen_drop(&session->frozen, p->worker->store, &freeze, worker_thaw_rows, session);
+}
+
+static void prepare_kept(void *arg, struct proto_request *request, const struct common_error *failed)
+{
+    struct prepare *p = arg;
+    if (failed) {
+        let_go(p);
+        worker_fail(request, failed, "");
+    } else {
+        COMMON_FAILPOINT("rows_prepared");
+        proto_request_reply(request, &p->reply.base, NULL, 0, NULL, NULL);
+    }
+    prepare_free(p);
+}
+
 static void prepare_answer(void *arg, bool complete)
 {
     struct prepare *p = arg;
     (void)complete; // nobody cancels it, and it needs no scratch
     struct common_error err;
     if (!atomic_load(&p->failed)) {
-        COMMON_FAILPOINT("rows_prepared");
-        proto_request_reply(p->request, &p->reply.base, NULL, 0, NULL, NULL);
-    } else {
-        if (worker_store_check(p->worker->store, &err) == COMMON_OK)
-            common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a hash");
-        worker_fail(p->request, &err, "");
+        const Banyan__Pb__RowsPrepareRequest *body =
+            (const Banyan__Pb__RowsPrepareRequest *)proto_request_message(p->request)->body;
+        worker_kept_answer(p->worker, p->request, body->session, prepare_kept, p);
+        return;
     }
+    if (worker_store_check(p->worker->store, &err) == COMMON_OK)
+        common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a hash");
+    worker_fail(p->request, &err, "");
     prepare_free(p);
 }
 

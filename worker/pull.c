@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "proto/limits.h"
 #include "proto/list.h"
+#include "worker/kept.h"
 #include "worker/state.h"
 
 #define PULLS_MAX   64u                    // under way, of this worker
@@ -40,7 +41,7 @@ struct pull {
     uint64_t bytes;
     struct common_error err; // the first failure; OK: none
     const char *reason;
-    bool cancelled;
+    bool cancelled, over;
 };
 
 struct piece { // of one read
@@ -119,23 +120,38 @@ static void pull_fail(struct pull *p, const struct common_error *err, const char
     p->reason = reason;
 }
 
+static void pull_free(struct pull *p)
+{
+    free(p->ranges);
+    free(p);
+}
+
+// The files have its rows, or it has failed.
+static void pull_answer(void *arg, struct proto_request *request, const struct common_error *failed)
+{
+    struct pull *p = arg;
+    Banyan__Pb__ChunkPullReply reply = BANYAN__PB__CHUNK_PULL_REPLY__INIT;
+    reply.bytes = p->bytes;
+    if (failed)
+        worker_fail(request, failed, p->reason);
+    else
+        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+    pull_free(p);
+}
+
 static void pull_end(struct pull *p)
 {
     COMMON_FAILPOINT("pull_answered");
     struct worker_pulls *pulls = p->pulls;
-    if (p->err.code != COMMON_OK) {
-        worker_fail(p->request, &p->err, p->reason);
-    } else {
-        Banyan__Pb__ChunkPullReply reply = BANYAN__PB__CHUNK_PULL_REPLY__INIT;
-        reply.bytes = p->bytes;
-        proto_request_reply(p->request, &reply.base, NULL, 0, NULL, NULL);
-    }
+    p->over = true;
     if (--p->source->pulls == 0)
         p->source->idle_from_ns = common_clock_ns();
     proto_list_remove(&p->link);
     pulls->n--;
-    free(p->ranges);
-    free(p);
+    if (p->err.code != COMMON_OK)
+        pull_answer(p, p->request, &p->err);
+    else
+        worker_kept_answer(pulls->worker, p->request, p->session, pull_answer, p);
 }
 
 // The chunk that the rows go to; NULL with the failure.
@@ -394,7 +410,8 @@ static void pull_cancelled(void *arg)
 {
     struct pull *p = arg;
     p->cancelled = true;
-    common_timer_start(p->pulls->timer, 0, false); // not on this stack
+    if (!p->over)                                      // else its answer comes by itself
+        common_timer_start(p->pulls->timer, 0, false); // not on this stack
 }
 
 static enum common_code check_ranges(const struct worker_session *session,

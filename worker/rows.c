@@ -6,6 +6,7 @@
 #include "common/blob.h"
 #include "common/failpoint.h"
 #include "common/log.h"
+#include "worker/kept.h"
 #include "worker/state.h"
 #include "worker/ticket.h"
 #include "worker/warm.h"
@@ -99,6 +100,16 @@ static enum common_code put_pieces(const struct worker_session *session,
     return COMMON_OK;
 }
 
+static void put_answer(void *arg, struct proto_request *request, const struct common_error *failed)
+{
+    Banyan__Pb__ChunkPutReply reply = BANYAN__PB__CHUNK_PUT_REPLY__INIT;
+    (void)arg;
+    if (failed)
+        worker_fail(request, failed, "");
+    else
+        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
 void worker_handle_chunk_put(void *arg, struct proto_request *request)
 {
     COMMON_FAILPOINT("put_received");
@@ -153,8 +164,7 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
                                            : "");
         return;
     }
-    Banyan__Pb__ChunkPutReply reply = BANYAN__PB__CHUNK_PUT_REPLY__INIT;
-    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+    worker_kept_answer(worker, request, body->session, put_answer, NULL);
 }
 
 // ---- commit, abort ------------------------------------------------------------------------------

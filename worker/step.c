@@ -12,7 +12,9 @@
 //                                      └──engine done: cancelled, plan gone──▶ ABANDONED (answered)
 //                                                                                  │ it is done
 //                                                                                  ▼
-//   BEGINNING, COMPUTING, WAITING ──engine done: cancelled, no memory, no time▶ OVER
+//   COMPUTING ──it appended, and the files have yet to take that──▶ KEEPING ──they have, or have not──▶ MERGING
+//
+//   BEGINNING, COMPUTING, WAITING, KEEPING ──engine done: cancelled, no memory, no time▶ OVER
 //
 // The frame goes to the children first. Appended rows are stored in the order of frames, before anything is
 // computed. What is small is computed here, without a hand-off; the rest on the team; where K and V are a
@@ -40,7 +42,8 @@ enum step_state {
     STEP_BEGINNING, // the handler still looks at it, and frees it when it is over by then
     STEP_COMPUTING,
     STEP_WAITING, // for rows that are on the disk, memory, or a step before it (follow.h); nothing has been stored yet
-    STEP_AWAY, // the team has it, or the device
+    STEP_AWAY,    // the team has it, or the device
+    STEP_KEEPING, // its part is ready; what it appended is not in the files yet
     STEP_MERGING,
     STEP_ABANDONED,
     STEP_OVER,
@@ -50,7 +53,8 @@ enum step_state {
 #define TO(state) (1u << STEP_##state)
 static const unsigned transitions[STEP_STATES] = {
     [STEP_BEGINNING] = TO(COMPUTING) | TO(OVER),
-    [STEP_COMPUTING] = TO(WAITING) | TO(AWAY) | TO(MERGING) | TO(OVER),
+    [STEP_COMPUTING] = TO(WAITING) | TO(AWAY) | TO(KEEPING) | TO(MERGING) | TO(OVER),
+    [STEP_KEEPING] = TO(MERGING) | TO(OVER),
     [STEP_WAITING] = TO(COMPUTING) | TO(OVER),
     [STEP_AWAY] = TO(COMPUTING) | TO(ABANDONED),
     [STEP_MERGING] = TO(OVER),
@@ -77,7 +81,9 @@ struct worker_step {
     struct worker_wait *wait; // WAITING: one of the two, or behind another step
     struct worker_room *room;
     struct worker_follower follower;
-    bool tried;              // to store what it appends
+    bool tried;                   // to store what it appends
+    struct worker_disk_wait kept; // KEEPING
+    bool *fresh; // [n_items] whether no other attempt had stored its rows; NULL: it appends nothing
     struct common_error why; // that rows did not come
     struct worker_job job;
     struct worker_device_job device_job;
@@ -116,6 +122,7 @@ static void step_free(struct worker_step *s)
     proto_step_result_free(s->result);
     worker_spans_free(s->spans);
     proto_step_free(s->step);
+    free(s->fresh);
     free(s);
     worker_hand_emptied(worker);
 }
@@ -304,6 +311,8 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
         worker_warm_room_cancel(s->room);
     if (!s->tried)
         worker_follow_over(s->worker, &s->follower, false);
+    if (s->state == STEP_KEEPING)
+        worker_disk_wait_cancel(&s->kept);
     bool beginning = s->state == STEP_BEGINNING;
     step_set_state(s, STEP_OVER);
     if (!beginning)
@@ -356,6 +365,12 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
     }
     if (cold)
         worker_item_ahead(s->worker, item);
+    if (s->step->quick && item->n_append && worker_disk_slow(s->worker->disk)) { // likewise
+        *reason = "COLD";
+        return common_error_set(
+            err, COMMON_ABORTED,
+            "the worker's --store is slow: a frame that others share does not wait for it");
+    }
     uint32_t source = proto_spec_source(session->spec->pb, item->layer);
     worker_appended_confirm(session, source, item->length);
     bool first = item->n_append && session->appended[item->layer].write != item->write;
@@ -364,6 +379,8 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
                                            : COMMON_OK;
     if (code != COMMON_OK)
         return code;
+    if (first && s->fresh)
+        s->fresh[i] = true;
     struct worker_compute_item compute = {.session = session,
                                           .layer = item->layer,
                                           .source = source,
@@ -431,9 +448,53 @@ static void step_pace_end(struct worker_step *s, bool complete)
     s->paced = false;
 }
 
+static void step_contribute(struct worker_step *s);
+
+// An item whose rows the files have not taken fails by itself, and its rows go.
+static void drop_item(struct worker_step *s, uint32_t i, uint8_t *block, const struct common_error *err)
+{
+    const struct proto_step_item *item = &s->step->items[i];
+    struct worker_session *session = worker_map_get(&s->worker->sessions, item->session);
+    struct kernels_partial out;
+    kernels_partial_view(block, item->rows, item->q_heads, item->v_dim, &out);
+    kernels_partial_reset(&out);
+    item_fail(s->worker, &s->result->items[i], err->code, "FULL", err->message);
+    s->result->items[i].appends = 0;
+    if (s->fresh && s->fresh[i] && session->incarnation == item->incarnation)
+        worker_appended_settle(session, item->layer, item->write);
+}
+
+static void step_kept(void *arg)
+{
+    struct worker_step *s = arg;
+    uint8_t *block = s->partials->data;
+    for (uint32_t i = 0; i < s->step->n_items; i++) {
+        const struct proto_step_item *item = &s->step->items[i];
+        const struct worker_session *session = worker_map_get(&s->worker->sessions, item->session);
+        struct common_error err;
+        if (item->n_append && session && s->result->items[i].code == COMMON_OK &&
+            worker_disk_took(s->worker->disk, session, &s->kept, &err) != COMMON_OK)
+            drop_item(s, i, block, &err);
+        block += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
+    }
+    step_contribute(s);
+}
+
+// Whether the part waits until the files have what it appended.
+static bool step_keeps(struct worker_step *s)
+{
+    if (s->state == STEP_KEEPING || s->step->n_appends == 0 ||
+        !worker_disk_wait(s->worker->disk, &s->kept, step_kept, s))
+        return false;
+    step_set_state(s, STEP_KEEPING);
+    return true;
+}
+
 // The own part is ready. The step may be gone afterwards.
 static void step_contribute(struct worker_step *s)
 {
+    if (step_keeps(s))
+        return;
     uint64_t now = common_clock_ns(), started = atomic_load(&s->started_ns);
     struct worker *worker = s->worker;
     if (started == 0)
@@ -696,7 +757,9 @@ static struct worker_step *step_new(struct worker *worker, const struct worker_p
     s->partials = common_blob_new(partial_bytes);
     s->result = proto_step_result_new(step->n_items, step->want_trace ? plan->n : 0);
     s->compute = worker_compute_new(worker->store, step->n_items, room);
-    if (!s->partials || !s->result || !s->compute) {
+    s->fresh = step->n_appends ? calloc(step->n_items, sizeof *s->fresh) : NULL;
+    if (!s->partials || !s->result || !s->compute || (step->n_appends && !s->fresh)) {
+        free(s->fresh);
         common_blob_unref(s->partials);
         proto_step_result_free(s->result);
         worker_compute_free(s->compute);

@@ -470,6 +470,7 @@ static void drain_tick(void *arg)
     struct worker *worker = arg;
     if (worker->n_steps + worker->n_prepares > 0) {
         worker_warm_close(worker->warm);
+        worker_disk_end_waits(worker->disk);
         worker_plans_close(
             worker); // out of patience: the last one calls worker_hand_emptied when the team lets go of it
     } else {
@@ -510,6 +511,7 @@ void worker_free(struct worker *worker)
     worker_sums_free(worker->sums);
     worker_warm_free(worker->warm);
     worker_follows_fini(&worker->follows);
+    worker_disk_end_waits(worker->disk);
     worker->warm = NULL; // the disk, which seals to the end, tells nobody any more
     worker_team_free(worker->team);
     proto_server_close(worker->public_server);

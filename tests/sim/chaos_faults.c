@@ -141,7 +141,15 @@ static void harm_files(struct sim_worker *worker, enum fault fault)
         chaos_look_for_losses();
         return;
     }
-    lose_worker(worker, DARK);
+    bool keeps = fault == POWER && worker->synced; // all that it has answered for
+    if (keeps) {
+        for (uint32_t i = 0; i < chaos.n_models && !chaos.wrong; i++)
+            untold_copies_die(&chaos.models[i], worker);
+        give_back_of(worker);
+        sim_worker_kill(worker);
+    } else {
+        lose_worker(worker, DARK);
+    }
     if (fault == POWER)
         sim_files_power(&worker->files, sim_random(UINT64_MAX));
     if (worker->files.torn_again)
@@ -150,6 +158,8 @@ static void harm_files(struct sim_worker *worker, enum fault fault)
         (void)sim_files_lose(&worker->files, sim_random(UINT64_MAX));
     for (uint64_t n = fault == FILE_ROT ? 1 + sim_random(3) : 0; n > 0; n--)
         (void)sim_files_flip(&worker->files, "", sim_random(UINT64_MAX));
+    if (keeps)
+        chaos_look_for_losses();
     if (!chaos.ages[worker->name[1] - '0'] && sim_random(2))
         revive(worker);
 }

@@ -12,7 +12,6 @@ struct handle {
     struct worker_files base;
     struct sim_files *directory;
     uint64_t life;
-    bool second; // a thread's, beside the loop's own
 };
 
 void sim_files_init(struct sim_files *d)
@@ -34,7 +33,8 @@ void sim_files_end(struct sim_files *d)
 static struct sim_files *directory_of(struct worker_files *files)
 {
     const struct handle *handle = (struct handle *)files;
-    if (handle->second && handle->directory->beside && handle->life == handle->directory->life)
+    __atomic_add_fetch(&handle->directory->calls, 1, __ATOMIC_RELAXED); // by several threads
+    if (handle->directory->beside && handle->life == handle->directory->life)
         handle->directory->beside();
     return handle->life == handle->directory->life ? handle->directory : NULL;
 }
@@ -182,12 +182,17 @@ static int sim_cut(struct worker_files *files, const char *name, uint64_t len)
 static int sim_sync(struct worker_files *files, const char *name)
 {
     struct sim_files *d = directory_of(files);
+    size_t len = d && sim_files_find(d, name) ? sim_files_find(d, name)->len : 0;
+    if (d && d->syncing)
+        d->syncing(); // what is written meanwhile is not synced by this
+    d = d && ((struct handle *)files)->life == d->life ? d : NULL;
     struct sim_file *file = d ? sim_files_find(d, name) : NULL;
     if (!file)
         return d ? -ENOENT : -EIO;
     if (d->no_sync)
         return -EIO;
-    file->synced = file->len;
+    len = len < file->len ? len : file->len;
+    file->synced = file->synced > len ? file->synced : len;
     return 0;
 }
 
@@ -279,9 +284,7 @@ static int sim_list(struct worker_files *files, const char *folder, worker_files
 
 static struct worker_files *sim_again(struct worker_files *files)
 {
-    struct worker_files *second = sim_files_open(((struct handle *)files)->directory);
-    ((struct handle *)second)->second = true;
-    return second;
+    return sim_files_open(((struct handle *)files)->directory);
 }
 
 static void sim_close(struct worker_files *files)

@@ -38,11 +38,12 @@ struct sim_files { // the directory
     uint64_t fail_at;       // the call that fails with EIO, and those after it; 0: none
     const char *refused;    // what is written to files with this in their name fails likewise; NULL: none
     bool no_sync;           // syncs fail
+    uint64_t calls;         // of any kind
     uint64_t reads;         // likewise, of files that are there
     uint64_t no_reads_from; // the read that fails with EMFILE, as where a process has no descriptor left
     uint64_t no_reads_to;   // and those after it, up to this one; 0: none
-    void (*beside)(
-        void); // called before each call of a handle that is another one's second; NULL: nothing is
+    void (*beside)(void);   // called before each call; NULL: nothing is
+    void (*syncing)(void);  // likewise, in the midst of each sync of a file: it takes what this takes
 };
 
 void sim_files_init(struct sim_files *directory);

@@ -19,6 +19,7 @@ struct worker_disk_thread {
 };
 
 static struct worker_disk_thread *threads;
+static bool at_work; // a job's own stack, on which nothing else runs
 
 enum common_code worker_disk_thread_new(struct worker_disk_thread **out)
 {
@@ -60,11 +61,14 @@ static void run(struct worker_disk_thread *t)
 {
     struct worker_disk_job *job = t->head; // it stays the first: what is submitted meanwhile comes after it
     struct common_loop *loop = job->loop;
+    bool was = at_work;
+    at_work = true;
     job->run(job->arg, &t->stop);
+    at_work = was;
     t->head = job->next;
     t->tail = t->head ? t->tail : &t->head;
     atomic_store(&job->done, true);
-    if (loop)
+    if (loop && !atomic_load(&t->stop))
         common_loop_mail(loop, &job->mail, job->ended, job->arg);
 }
 
@@ -87,10 +91,29 @@ void worker_disk_thread_submit(struct worker_disk_thread *t, struct worker_disk_
         arm(t);
 }
 
+// Between two calls of a job the loops go on; what they call of the file system themselves is done at once.
 void sim_thread_yield(void)
 {
+    if (!at_work)
+        return;
+    at_work = false;
     for (uint64_t n = sim_random(2) ? 0 : sim_random(8); n > 0 && sim_step_within(); n--) {
     }
+    at_work = true;
+}
+
+// A sync takes its time: mostly less than a turn, now and then so long that heartbeats would be missed. One that is on a loop's
+// own stack stops that loop, and with it all others: chaos has no such syncs once a worker serves.
+void sim_thread_sync(void)
+{
+    uint64_t draw = at_work ? sim_random(16) : 0;
+    uint64_t until_ns = sim_clock() + (draw < 14 ? 0 : sim_random(300 * COMMON_NS_PER_MS));
+    if (!at_work)
+        return;
+    at_work = false;
+    while (sim_clock() < until_ns && sim_step_within()) {
+    }
+    at_work = true;
 }
 
 void sim_thread_hurry(const struct common_loop *loop)

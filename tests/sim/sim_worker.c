@@ -8,6 +8,7 @@
 #include "tests/sim/sim.h"
 #include "worker/chunk.h"
 #include "worker/cold.h"
+#include "worker/disk/state.h"
 #include "worker/state.h"
 
 #define BANDWIDTH UINT64_C(10000000000)
@@ -50,10 +51,12 @@ void sim_worker_start(struct sim_worker *worker)
     if (worker->options.store) {
         config.boot = boot;
         config.store = "files";
-        config.fsync = WORKER_FSYNC_INTERVAL;
+        worker->synced = sim_random(4) == 0;
+        config.fsync = worker->synced ? WORKER_FSYNC_ALWAYS : WORKER_FSYNC_INTERVAL;
         config.scrub_ns = worker->options.scrub_ns;
         config.read_ahead = 1;
         worker->files.beside = sim_thread_yield;
+        worker->files.syncing = sim_thread_sync;
         worker->files.no_reads_to = 0; // another process has all its descriptors
         config.files = sim_files_open(&worker->files);
     }
@@ -241,8 +244,11 @@ bool sim_worker_keeps(const struct sim_worker *worker, uint64_t id, uint64_t pos
 {
     const struct worker_session *session = session_of(worker, id);
     uint32_t n = 0, at = session ? worker_session_span(session, position, 1, &n) : 0;
+    const struct worker_disk *disk = worker->worker->disk;
+    bool done =
+        !disk || !disk->queue || worker_queue_idle(disk->queue); // else its files may have heard nothing yet
     bool keeps = n > 0 && !session->logged.layout;
     for (uint32_t l = 0; n && l < session->spec->shape->layers; l++)
         keeps = keeps || worker_chunk_ready(session->chunks[at].chunk, l) > 0;
-    return keeps;
+    return keeps && done;
 }

@@ -32,6 +32,7 @@ struct sim_worker { // for tests to read
     struct common_loop *loop; // NULL: it is not running
     struct worker *worker;
     struct sim_files files; // of its store, while it is down, too
+    bool synced; // it runs with --fsync always: a loss of power takes nothing that it has answered for
 };
 
 // A process that is not running yet.
@@ -54,6 +55,7 @@ void sim_team_slow(struct worker_team *team, uint64_t task_ns);
 // The disk's threads (sim_thread.c): the loops go on for some events, between two calls of a job; a process that has been
 // killed ends what it has begun now.
 void sim_thread_yield(void);
+void sim_thread_sync(void);
 void sim_thread_hurry(const struct common_loop *loop);
 
 // Rows of a layer that steps may see here: APPENDED or COMMITTED, from each chunk's start. 0 while it is down.

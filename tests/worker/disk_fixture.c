@@ -80,6 +80,21 @@ struct worker_session *session_of(struct process *p)
     return worker_map_get(&p->sessions, SESSION);
 }
 
+static void go_on(void *loop)
+{
+    common_loop_stop(loop);
+}
+
+enum common_code kept(struct process *p, uint64_t session, enum common_code code)
+{
+    struct worker_disk_wait wait = {0};
+    const struct worker_session *of = worker_map_get(&p->sessions, session);
+    if (code != COMMON_OK || !worker_disk_wait(p->disk, &wait, go_on, p->loop))
+        return code;
+    common_loop_run(p->loop);
+    return of ? worker_disk_took(p->disk, of, &wait, &p->err) : COMMON_OK;
+}
+
 static enum common_code tell(struct process *p, uint64_t session, uint64_t id, uint32_t chunks,
                              uint64_t *lengths, uint64_t settled)
 {
@@ -110,7 +125,7 @@ static enum common_code tell(struct process *p, uint64_t session, uint64_t id, u
     request.lengths = lengths;
     request.n_lengths = lengths ? LAYERS : 0;
     request.settled = settled;
-    return worker_session_layout(&p->sessions, p->store, &request, &p->err);
+    return kept(p, session, worker_session_layout(&p->sessions, p->store, &request, &p->err));
 }
 
 enum common_code tell_layout(struct process *p, uint64_t session, uint32_t chunks)
@@ -170,6 +185,7 @@ enum common_code append(struct process *p, uint32_t layer, uint64_t position)
     enum common_code code = worker_disk_append(p->disk, session, layer, p->write, position + 1, &p->err);
     if (code == COMMON_OK)
         code = worker_store_write(p->store, &rows, 1, WORKER_ROW_APPENDED, UINT64_MAX, &p->err);
+    code = kept(p, SESSION, code);
     if (code == COMMON_OK)
         worker_appended_stored(session, layer, p->write, position + 1);
     else
@@ -192,7 +208,7 @@ enum common_code attach(struct process *p, uint32_t chunk, uint32_t layer)
         return code;
     assert_true(worker_frozen_add(&session->frozen, p->store, &freeze));
     worker_chunk_prepare(rows.chunk, layer, 0, TOKENS);
-    return worker_disk_frozen(p->disk, session, freeze.first, freeze.count, &p->err);
+    return kept(p, SESSION, worker_disk_frozen(p->disk, session, freeze.first, freeze.count, &p->err));
 }
 
 void commit(struct process *p, uint32_t chunk, uint32_t layer)

@@ -39,6 +39,8 @@ struct process { // a worker's, as far as its files are concerned
 extern const char *disk_boot;
 extern enum worker_fsync disk_fsync;
 
+// What came of `code` when all that was asked of the files is done: as a worker waits before it answers for a session.
+enum common_code kept(struct process *p, uint64_t session, enum common_code code);
 void row_of(uint32_t layer, uint64_t position, uint8_t k[ROW], uint8_t v[ROW]);
 enum common_code begin(struct process *p, struct worker_files *files, const char *name, uint64_t memory);
 void finish(struct process *p);

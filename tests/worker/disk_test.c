@@ -425,7 +425,7 @@ static void one_log_is_refused(void **state)
         worker_disk_touch(p.disk, session);
         enum common_code code = COMMON_OK;
         if (way == REFUSED || way == AGAIN)
-            code = worker_disk_append(p.disk, session, 0, p.write, length + 1, &p.err);
+            code = kept(&p, SESSION, worker_disk_append(p.disk, session, 0, p.write, length + 1, &p.err));
         assert_int_equal(code, way == REFUSED ? COMMON_RESOURCE_EXHAUSTED : COMMON_OK);
         const struct sim_file *log = sim_files_find(&directory, "chunks/0000000000000065.log");
         assert_true(log && (way != AGAIN || log->synced == log->len)); // nor after a loss of power

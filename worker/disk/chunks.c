@@ -33,12 +33,7 @@ int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk)
         chunk->keep.unsynced = worker_ids_add(&disk->unsynced_chunks, chunk->id);
     bool now = disk->fsync == WORKER_FSYNC_ALWAYS ||
                (disk->fsync == WORKER_FSYNC_INTERVAL && !chunk->keep.unsynced); // no memory to do it later
-    return now ? worker_disk_sync(disk, name) : 0;
-}
-
-static int sync_names(struct worker_disk *disk)
-{
-    return disk->fsync == WORKER_FSYNC_ALWAYS ? disk->files->ops->sync_folder(disk->files, "chunks") : 0;
+    return now ? worker_disk_sync_soon(disk, name) : 0;
 }
 
 static void count_bytes(struct worker_disk *disk, struct worker_chunk *chunk, uint64_t end)
@@ -154,7 +149,10 @@ bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk
         result = ops->sync(disk->files, log.name);
     if (COMMON_FAILPOINT_FAILS("disk_anew_written"))
         result = -ENOSPC;
-    if (result == 0)
+    bool both = chunk->keep.sealed && disk->queue; // the sealed file goes only where the log has come
+    if (result == 0 && both)
+        result = worker_queue_replace(disk->queue, log.name, name, sealed);
+    else if (result == 0)
         result = ops->move(disk->files, log.name, name);
     if (result != 0) {
         (void)ops->remove(disk->files, log.name);
@@ -162,12 +160,14 @@ bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk
         return false;
     }
     COMMON_FAILPOINT("disk_anew_named");
-    if (chunk->keep.sealed)
+    if (chunk->keep.sealed && !both)
         (void)ops->remove(disk->files, sealed); // where both are, the log counts
     chunk->keep.sealed = chunk->keep.behind = false;
     chunk->keep.serial = ++disk->serial; // what is being done with the one before comes to nothing
     count_bytes(disk, chunk, log.end);
-    *why = sync_names(disk);
+    if (chunk->keep.withdrawn && disk->queue)
+        disk->settles = chunk->keep.settles = worker_queue_next(disk->queue);
+    *why = disk->fsync == WORKER_FSYNC_ALWAYS ? worker_disk_sync_names(disk, "chunks", name) : 0;
     if (*why == 0)
         *why = worker_disk_unsynced(disk, chunk);
     return *why == 0;
@@ -213,9 +213,26 @@ static int sync_withdrawn(struct worker_disk *disk, struct worker_chunk *chunk)
     worker_name_log(chunk->id, name);
     int result = worker_disk_sync(disk, name);
     if (result == 0)
-        result = disk->files->ops->sync_folder(disk->files, "chunks");
+        result = worker_disk_sync_names(disk, "chunks", name);
     chunk->keep.withdrawn = result != 0;
+    if (disk->queue)
+        disk->settles = chunk->keep.settles = worker_queue_next(disk->queue);
     return result;
+}
+
+int worker_disk_needs(struct worker_disk *disk, const struct worker_session *session, const char *name)
+{
+    char needed[WORKER_NAME_BYTES];
+    int why = 0;
+    if (!disk->queue || disk->settles <= worker_queue_done(disk->queue))
+        return 0;
+    for (uint32_t i = 0; i < session->n_chunks && why == 0; i++) {
+        const struct worker_chunk *chunk = session->chunks[i].chunk;
+        worker_name_log(chunk->id, needed);
+        if (chunk->keep.settles > worker_queue_done(disk->queue))
+            why = worker_queue_needs(disk->queue, name, needed);
+    }
+    return why;
 }
 
 bool worker_disk_withdrawals_ready(struct worker_disk *disk, const struct worker_session *session, int *why)

@@ -7,13 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blob.h"
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "worker/disk/state.h"
-
-#define MARK_NAME "banyan-store"
 
 bool worker_ids_add(struct worker_ids *list, uint64_t id)
 {
@@ -61,74 +58,6 @@ void worker_disk_quarantine(struct worker_disk *disk, const char *name, const ch
                      what, result == 0 ? "it lies in quarantine/" : strerror(-result));
 }
 
-// ---- whose directory it is ----------------------------------------------------------------------
-
-// What tells clusters apart, and nothing else about their secrets.
-static enum common_code cluster_mark(const struct common_secret *secret, char out[17],
-                                     struct common_error *err)
-{
-    static const char what[] = "banyan-worker --store";
-    const struct common_slice part = {(const uint8_t *)what, sizeof what - 1};
-    uint8_t mac[COMMON_MAC_BYTES];
-    if (!common_mac(secret, &part, 1, mac))
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
-    for (int i = 0; i < 8; i++)
-        snprintf(out + 2 * (ptrdiff_t)i, 3, "%02x", mac[i]);
-    return COMMON_OK;
-}
-
-const char *worker_disk_path(const struct worker_disk *disk)
-{
-    return disk ? disk->path : NULL;
-}
-
-static enum common_code mark_problem(const char *path, const char *have, const char *want, const char *name,
-                                     struct common_error *err)
-{
-    if (strncmp(have, "banyan-worker store 1\n", 22) != 0)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "--store %s is not a worker's store of a kind that this build reads", path);
-    const char *cluster = strchr(have, '\n') + 1, *wanted = strchr(want, '\n') + 1;
-    if (strncmp(cluster, wanted, strcspn(wanted, "\n") + 1) != 0)
-        return common_error_set(
-            err, COMMON_FAILED_PRECONDITION,
-            "--store %s belongs to a cluster with another secret, or its file banyan-store is damaged", path);
-    return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                            "--store %s belongs to another worker than --name %s: give that name, or another "
-                            "directory",
-                            path, name);
-}
-
-static enum common_code check_mark(struct worker_files *files, const struct worker_disk_options *options,
-                                   struct common_error *err)
-{
-    char want[256], have[256], cluster[17];
-    enum common_code code = cluster_mark(options->secret, cluster, err);
-    if (code != COMMON_OK)
-        return code;
-    int len =
-        snprintf(want, sizeof want, "banyan-worker store 1\ncluster %s\nname %s\n", cluster, options->name);
-    int64_t n = files->ops->read(files, MARK_NAME, 0, have, sizeof have - 1);
-    if (n > 0) {
-        have[n] = 0;
-        return strcmp(have, want) == 0 ? COMMON_OK
-                                       : mark_problem(options->path, have, want, options->name, err);
-    }
-    int result = n < 0 && n != -ENOENT ? (int)n : 0;
-    (void)files->ops->remove(files, MARK_NAME ".new"); // of an earlier try, which may be longer
-    if (result == 0)
-        result = files->ops->write(files, MARK_NAME ".new", 0, &(struct iovec){want, (size_t)len}, 1);
-    if (result == 0)
-        result = files->ops->sync(files, MARK_NAME ".new");
-    if (result == 0)
-        result = files->ops->move(files, MARK_NAME ".new", MARK_NAME);
-    if (result == 0)
-        result = files->ops->sync_folder(files, ".");
-    return result == 0 ? COMMON_OK
-                       : common_error_set(err, COMMON_UNAVAILABLE, "--store %s cannot be written: %s",
-                                          options->path, strerror(-result));
-}
-
 // ---- its life -----------------------------------------------------------------------------------
 
 enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *files,
@@ -141,7 +70,7 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
     }
     disk->loop = loop;
-    disk->files = files;
+    disk->files = disk->directory = files;
     disk->fsync = options->fsync;
     disk->scrub_ns = options->scrub_ns;
     disk->attach_ns = options->attach_ns;
@@ -151,7 +80,7 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
     disk->told_arg = options->arg;
     disk->path = strdup(options->path);
     enum common_code code =
-        disk->path ? check_mark(files, options, err)
+        disk->path ? worker_disk_mark(disk, options, err)
                    : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
     if (code == COMMON_OK)
         code = worker_disk_boot_read(disk, options->boot, err);
@@ -161,6 +90,11 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
     }
     *out = disk;
     return COMMON_OK;
+}
+
+const char *worker_disk_path(const struct worker_disk *disk)
+{
+    return disk ? disk->path : NULL;
 }
 
 static bool synced(int result)
@@ -205,7 +139,7 @@ void worker_disk_free(struct worker_disk *disk)
     if (!disk)
         return;
     worker_disk_rest(disk);
-    disk->files->ops->close(disk->files);
+    disk->directory->ops->close(disk->directory);
     worker_ids_free(&disk->retry);
     worker_ids_free(&disk->full);
     worker_ids_free(&disk->unsynced_chunks);
@@ -224,9 +158,113 @@ int worker_disk_sync(struct worker_disk *disk, const char *name)
 {
     uint64_t began_ns = common_clock_ns();
     int result = disk->files->ops->sync(disk->files, name);
-    if (result == 0)
+    if (result == 0 && !disk->queue)
         common_buckets_add(&disk->stats.synced, common_clock_ns() - began_ns);
     return result;
+}
+
+int worker_disk_sync_soon(struct worker_disk *disk, const char *name)
+{
+    return disk->queue ? worker_queue_sync_soon(disk->queue, name) : worker_disk_sync(disk, name);
+}
+
+int worker_disk_sync_names(struct worker_disk *disk, const char *folder, const char *name)
+{
+    return disk->queue ? worker_queue_sync_names(disk->queue, folder, name)
+                       : disk->files->ops->sync_folder(disk->files, folder);
+}
+
+// ---- the queue ----------------------------------------------------------------------------------
+
+// What was asked for was not done: memory has it, and the file is written anew from it.
+static void file_failed(void *arg, const char *name, int why, uint64_t batch)
+{
+    struct worker_disk *disk = arg;
+    struct common_error err;
+    const char *id = strchr(name, '/');
+    uint64_t number = id ? strtoull(id + 1, NULL, 16) : 0;
+    struct worker_chunk *chunk =
+        strncmp(name, "chunks/", 7) == 0 ? worker_store_find(disk->store, number) : NULL;
+    struct worker_session *session =
+        strncmp(name, "sessions/", 9) == 0 ? worker_map_get(disk->sessions, number) : NULL;
+    if (!chunk && !session)
+        return; // it has gone meanwhile
+    disk->failed = batch;
+    (void)worker_disk_refused(disk, why, &err);
+    if (session)
+        worker_disk_session_failed(disk, session, batch);
+    if (!chunk)
+        return;
+    struct worker_keep *keep = worker_chunk_keep(chunk);
+    keep->failed = batch;
+    keep->withdrawn = disk->ahead = true; // it may be what it should have said
+    worker_disk_later(disk, chunk);
+}
+
+enum common_code worker_disk_queue_begin(struct worker_disk *disk, struct common_error *err)
+{
+    const struct worker_queue_options options = {
+        .loop = disk->loop, .direct = disk->fsync != WORKER_FSYNC_ALWAYS, .failed = file_failed, .arg = disk};
+    disk->reader = disk->directory->ops->again(disk->directory);
+    disk->queue = disk->reader ? worker_queue_new(disk->directory, &options) : NULL;
+    if (!disk->queue)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "the system has no memory or no thread for --store");
+    disk->files = worker_queue_files(disk->queue);
+    return COMMON_OK;
+}
+
+void worker_disk_queue_end(struct worker_disk *disk)
+{
+    struct worker_queue *queue = disk->queue;
+    if (queue) {
+        worker_queue_end_waits(queue);
+        worker_queue_free(queue);
+    }
+    disk->queue = NULL;
+    disk->files = disk->directory;
+    if (disk->reader)
+        disk->reader->ops->close(disk->reader);
+    disk->reader = NULL;
+}
+
+bool worker_disk_wait(struct worker_disk *disk, struct worker_disk_wait *wait, void (*done)(void *arg),
+                      void *arg)
+{
+    if (!disk || !disk->queue)
+        return false;
+    wait->done = done;
+    wait->arg = arg;
+    return worker_queue_wait(disk->queue, wait);
+}
+
+void worker_disk_wait_cancel(struct worker_disk_wait *wait)
+{
+    proto_list_remove(&wait->link);
+}
+
+enum common_code worker_disk_took(struct worker_disk *disk, const struct worker_session *session,
+                                  const struct worker_disk_wait *wait, struct common_error *err)
+{
+    if (!disk->queue || worker_queue_done(disk->queue) < wait->batch)
+        return common_error_set(err, COMMON_UNAVAILABLE, "the worker is leaving");
+    bool failed = disk->failed >= wait->batch && session->logged.failed >= wait->batch;
+    for (uint32_t i = 0; disk->failed >= wait->batch && i < session->n_chunks && !failed; i++)
+        failed = worker_chunk_keep(session->chunks[i].chunk)->failed >= wait->batch;
+    return failed ? common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                     "the worker's --store %s does not take it", disk->path)
+                  : COMMON_OK;
+}
+
+void worker_disk_end_waits(struct worker_disk *disk)
+{
+    if (disk && disk->queue)
+        worker_queue_end_waits(disk->queue);
+}
+
+bool worker_disk_slow(const struct worker_disk *disk)
+{
+    return disk && disk->queue && disk->fsync == WORKER_FSYNC_ALWAYS && worker_queue_slow(disk->queue);
 }
 
 void worker_disk_get_stats(const struct worker_disk *disk, struct worker_disk_stats *out)

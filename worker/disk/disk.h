@@ -15,8 +15,12 @@
 // So a process that starts on the directory has what the one before it had at some moment after its last answer,
 // like a worker whose link was broken for a while. What is not in a file any more is not in what it says it holds.
 //
-// All functions belong to the loop thread; a thread of the disk's own reads, seals and syncs files, and is looked
-// after by a timer. disk NULL: nothing happens, and what can fail succeeds.
+// Nothing here waits for a disk once the worker serves: what does is done by threads of the disk's own, changes in the order
+// in which they are made here (queue.h). So that something is in the files is known when worker_disk_wait's `done` runs;
+// with --fsync always all of it is on the disk then. What could not be done is written anew from memory, and
+// worker_disk_took says of which sessions that was.
+//
+// All functions belong to the loop thread; what the threads have done is looked after by a timer. disk NULL: nothing happens, and what can fail succeeds.
 #ifndef WORKER_DISK_DISK_H
 #define WORKER_DISK_DISK_H
 
@@ -27,6 +31,7 @@
 #include "common/loop.h"
 #include "common/secret.h"
 #include "common/status.h"
+#include "proto/list.h"
 #include "worker/map.h"
 #include "worker/store.h"
 
@@ -37,6 +42,13 @@ enum worker_fsync {
 };
 
 struct worker_disk; // opaque
+
+struct worker_disk_wait { // of whoever waits; zeroed: nobody does
+    struct proto_list link;
+    uint64_t batch;
+    void (*done)(void *arg);
+    void *arg;
+};
 struct worker_files;
 struct worker_session;
 
@@ -82,6 +94,22 @@ const char *worker_disk_path(const struct worker_disk *disk); // as given; NULL 
 // Another time for a round of all files (scrub_ns), which begins anew; the same one changes nothing.
 void worker_disk_set_scrub(struct worker_disk *disk, uint64_t scrub_ns);
 void worker_disk_get_stats(const struct worker_disk *disk, struct worker_disk_stats *out);
+
+// ---- who answers for what is in the files -----------------------------------------------------------
+
+// Until all that was asked of the files so far is done: `done` runs then, never on this stack. False: it is done already, and
+// `done` does not run.
+bool worker_disk_wait(struct worker_disk *disk, struct worker_disk_wait *wait, void (*done)(void *arg),
+                      void *arg);
+void worker_disk_wait_cancel(struct worker_disk_wait *wait); // before its `done`
+// After a wait: whether the files took what this session brought. RESOURCE_EXHAUSTED, as from the functions below, but
+// memory has it; UNAVAILABLE: the worker is leaving.
+enum common_code worker_disk_took(struct worker_disk *disk, const struct worker_session *session,
+                                  const struct worker_disk_wait *wait, struct common_error *err);
+// All who wait go on now: the worker is leaving.
+void worker_disk_end_waits(struct worker_disk *disk);
+// What is to be in the files now takes longer than others should wait for it.
+bool worker_disk_slow(const struct worker_disk *disk);
 
 // ---- what the store and the sessions say --------------------------------------------------------
 

@@ -95,8 +95,8 @@ int worker_disk_read_layer(struct worker_disk *disk, struct worker_chunk *chunk,
     if (!disk || disk->state == WORKER_DISK_CLOSED)
         return -ENOENT;
     struct worker_image_room room = {0};
-    int result = read_layer(disk->files, worker_chunk_id(chunk), worker_chunk_first(chunk),
-                            worker_chunk_shape(chunk), layer, &room, block);
+    int result = read_layer(disk->reader ? disk->reader : disk->files, worker_chunk_id(chunk),
+                            worker_chunk_first(chunk), worker_chunk_shape(chunk), layer, &room, block);
     free(room.bytes);
     if (worker_fetch_lost(result))
         worker_disk_lost(disk, chunk);

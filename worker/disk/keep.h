@@ -10,7 +10,10 @@ struct worker_keep {            // of a chunk
     uint64_t end;               // bytes of its log; 0: it has none
     uint64_t serial;            // of its file: another with each that takes the place of the one before
     uint64_t changed_ns;        // when the log last grew
+    uint64_t failed;            // the newest batch (queue.h) in which its files have not taken something
+    uint64_t settles;           // the batch in which it says on the disk what was taken back
     bool sealed;                // it has a sealed file
+    bool naming;                // which is not in its place yet
     bool behind;                // memory has what the files have not: they are to be written anew
     bool withdrawn;             // its log on the disk may have rows of an append that has been taken back
     bool lost;                  // the file is damaged, and was told of or will be
@@ -19,6 +22,7 @@ struct worker_keep {            // of a chunk
 
 struct worker_logged { // of a session
     uint64_t end;      // bytes of its log; 0: it has none
+    uint64_t failed;   // as of a chunk
     bool touched;      // the log lacks what may be told again
     bool layout;       // and its chunks
     bool owed;         // one of which has rows: whoever told of it has to tell again

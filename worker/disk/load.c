@@ -14,12 +14,20 @@
 #include "worker/disk/fetch.h"
 #include "worker/disk/state.h"
 
+struct reference { // a session names a chunk
+    uint64_t chunk;
+    uint32_t session; // of loading.images
+};
+
 struct loading {
     struct worker_disk *disk;
     struct worker_session_image **images; // [sessions.n], NULL where the file is damaged
     struct worker_ids sessions, chunks;
+    struct worker_ids both;       // chunks that have a log and a sealed file
+    struct reference *references; // of all sessions to chunks, by chunk
+    size_t n_references;
     struct worker_ids dropped; // chunks that nobody gets
-    struct worker_ids cut;     // chunks whose log had a torn end
+    struct worker_ids cut;     // chunks whose log had a torn end, in order once all are read
     uint8_t *k, *v;            // of a layer
     uint64_t k_bytes, v_bytes;
     struct common_error *err;
@@ -80,8 +88,9 @@ static bool has_id(const struct worker_ids *list, uint64_t id) // sorted
     return list->n && bsearch(&id, list->ids, list->n, sizeof *list->ids, compare_ids);
 }
 
-// The ids of all files, each once, in order. Files that were being written go.
-static enum common_code list_folder(struct loading *load, const char *folder, struct worker_ids *ids)
+// The ids of all files, each once, in order; those of two files in twice as well. Files that were being written go.
+static enum common_code list_folder(struct loading *load, const char *folder, struct worker_ids *ids,
+                                    struct worker_ids *twice)
 {
     struct names names = {.ids = ids, .memory = true};
     struct worker_files *files = load->disk->files;
@@ -101,6 +110,8 @@ static enum common_code list_folder(struct loading *load, const char *folder, st
     for (uint32_t i = 0; i < ids->n; i++)
         if (n == 0 || ids->ids[n - 1] != ids->ids[i])
             ids->ids[n++] = ids->ids[i];
+        else if (!worker_ids_add(twice, ids->ids[i]))
+            return out_of_memory(load);
     ids->n = n;
     return COMMON_OK;
 }
@@ -189,13 +200,48 @@ static enum common_code take_run(struct loading *load, const struct worker_rows 
     return code;
 }
 
+static int compare_references(const void *a, const void *b)
+{
+    const struct reference *x = a, *y = b;
+    return (x->chunk > y->chunk) - (x->chunk < y->chunk);
+}
+
+// Who names which chunk, so that a chunk's sessions are found without a look at all others.
+static enum common_code list_references(struct loading *load)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < load->sessions.n; i++)
+        n += load->images[i] ? worker_session_image_chunks(load->images[i]) : 0;
+    load->references = malloc((n + 1) * sizeof *load->references);
+    if (!load->references)
+        return out_of_memory(load);
+    for (uint32_t i = 0; i < load->sessions.n; i++)
+        for (uint32_t k = 0; load->images[i] && k < worker_session_image_chunks(load->images[i]); k++)
+            load->references[load->n_references++] =
+                (struct reference){worker_session_image_chunk(load->images[i], k), i};
+    if (n)
+        qsort(load->references, n, sizeof *load->references, compare_references);
+    return COMMON_OK;
+}
+
 // Whether every session that has the chunk has forgotten its layer.
 static bool all_forget(const struct loading *load, const struct worker_chunk *chunk, uint32_t layer)
 {
-    for (uint32_t i = 0; i < load->sessions.n; i++)
-        if (load->images[i] && worker_session_image_needs(load->images[i], worker_chunk_id(chunk),
-                                                          worker_chunk_first(chunk), layer))
+    uint64_t id = worker_chunk_id(chunk);
+    size_t lo = 0, hi = load->n_references;
+    while (lo < hi) { // the first of the chunk's
+        size_t mid = lo + (hi - lo) / 2;
+        if (load->references[mid].chunk < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    for (; lo < load->n_references && load->references[lo].chunk == id; lo++) {
+        load->disk->looks++;
+        if (worker_session_image_needs(load->images[load->references[lo].session], id,
+                                       worker_chunk_first(chunk), layer))
             return false;
+    }
     return true;
 }
 
@@ -276,7 +322,7 @@ static enum common_code take_keep(struct loading *load, struct worker_chunk *chu
     if (image->cut && !worker_ids_add(&load->cut, image->id))
         return out_of_memory(load);
     worker_name_sealed(image->id, name);
-    if (!image->sealed) // where there is one as well, it is older
+    if (!image->sealed && has_id(&load->both, image->id)) // it is older
         (void)disk->files->ops->remove(disk->files, name);
     worker_disk_consider(disk, chunk);
     return COMMON_OK;
@@ -333,10 +379,7 @@ static enum common_code load_chunks(struct loading *load, const struct worker_se
 
 static bool was_cut(const struct loading *load, const struct worker_chunk *chunk)
 {
-    for (uint32_t i = 0; i < load->cut.n; i++)
-        if (load->cut.ids[i] == worker_chunk_id(chunk))
-            return true;
-    return false;
+    return has_id(&load->cut, worker_chunk_id(chunk));
 }
 
 // A chunk without rows that were acknowledged is given up as a whole: nobody could say of a part what is missing.
@@ -452,16 +495,21 @@ static enum common_code each_session(struct loading *load,
 
 static enum common_code load_all(struct loading *load)
 {
-    enum common_code code = list_folder(load, "sessions", &load->sessions);
+    enum common_code code = list_folder(load, "sessions", &load->sessions, &load->both);
+    load->both.n = 0; // a session has one
     if (code == COMMON_OK)
-        code = list_folder(load, "chunks", &load->chunks);
+        code = list_folder(load, "chunks", &load->chunks, &load->both);
     load->images = calloc(load->sessions.n + 1, sizeof(*load->images));
     if (code == COMMON_OK && !load->images)
         code = out_of_memory(load);
     for (uint32_t i = 0; i < load->sessions.n && code == COMMON_OK; i++)
         code = read_session(load, i);
+    if (code == COMMON_OK)
+        code = list_references(load);
     for (uint32_t i = 0; i < load->sessions.n && code == COMMON_OK; i++)
         code = load_session(load, i);
+    if (load->cut.n)
+        qsort(load->cut.ids, load->cut.n, sizeof *load->cut.ids, compare_ids);
     for (uint32_t i = 0; i < load->sessions.n && code == COMMON_OK; i++) // now that all have their references
         if (load->images[i])
             worker_session_image_forget(load->images[i], load->disk);
@@ -501,6 +549,8 @@ enum common_code worker_disk_load(struct worker_disk *disk, struct worker_store 
         disk->state = WORKER_DISK_OPEN;
         (void)each_session(&load, write_layout);
         code = worker_disk_boot_open(disk, err);
+        if (code == COMMON_OK)
+            code = worker_disk_queue_begin(disk, err);
         common_log_info("read store=%s sessions=%zu chunks=%" PRIu64 " bytes=%" PRIu64 " damaged=%" PRIu64
                         " ms=%" PRIu64,
                         disk->path, sessions->count, worker_store_chunks(store), disk->stats.bytes,
@@ -509,8 +559,10 @@ enum common_code worker_disk_load(struct worker_disk *disk, struct worker_store 
     for (uint32_t i = 0; load.images && i < load.sessions.n; i++)
         worker_session_image_free(load.images[i]);
     free(load.images);
+    free(load.references);
     worker_ids_free(&load.sessions);
     worker_ids_free(&load.chunks);
+    worker_ids_free(&load.both);
     worker_ids_free(&load.dropped);
     worker_ids_free(&load.cut);
     free(load.k);

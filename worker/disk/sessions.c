@@ -75,7 +75,7 @@ int worker_disk_session_unsynced(struct worker_disk *disk, struct worker_session
         session->logged.unsynced = worker_ids_add(&disk->unsynced_sessions, session->id);
     bool now = disk->fsync == WORKER_FSYNC_ALWAYS || (disk->fsync == WORKER_FSYNC_INTERVAL &&
                                                       !session->logged.unsynced); // no memory to do it later
-    return now ? worker_disk_sync(disk, name) : 0;
+    return now ? worker_disk_sync_soon(disk, name) : 0;
 }
 
 static void listed(struct worker_disk *disk, struct worker_session *session)
@@ -91,6 +91,15 @@ static void set_layout(struct worker_disk *disk, struct worker_session *session,
     disk->layouts -= !lacks && session->logged.layout;
     session->logged.layout = lacks;
     session->logged.owed = session->logged.owed && lacks;
+}
+
+void worker_disk_session_failed(struct worker_disk *disk, struct worker_session *session, uint64_t batch)
+{
+    session->logged.failed = batch;
+    session->logged.anew = session->logged.touched = true;
+    set_layout(disk, session, true);
+    session->logged.owed = true; // it may be what a layout owes
+    listed(disk, session);
 }
 
 static uint64_t head_bytes(const struct worker_session *session, bool chunks)
@@ -169,7 +178,9 @@ int worker_disk_session_anew(struct worker_disk *disk, struct worker_session *se
     worker_disk_session_name(session->id, name);
     snprintf(log.name, sizeof log.name, "sessions/%016" PRIx64 ".new", session->id);
     (void)ops->remove(disk->files, log.name); // of an earlier try
-    int result = worker_record_write(disk->files, &log, WORKER_RECORD_SPEC, &spec, 1, &broken);
+    int result = worker_disk_needs(disk, session, log.name);
+    if (result == 0)
+        result = worker_record_write(disk->files, &log, WORKER_RECORD_SPEC, &spec, 1, &broken);
     if (result == 0)
         result = add_head(disk, &log, session, true, &broken);
     if (result == 0 &&
@@ -188,7 +199,7 @@ int worker_disk_session_anew(struct worker_disk *disk, struct worker_session *se
     session->logged.touched = session->logged.anew = false;
     set_layout(disk, session, false);
     if (disk->fsync == WORKER_FSYNC_ALWAYS)
-        return ops->sync_folder(disk->files, "sessions");
+        return worker_disk_sync_names(disk, "sessions", name);
     return worker_disk_session_unsynced(disk, session);
 }
 
@@ -203,10 +214,13 @@ static int add_record(struct worker_disk *disk, struct worker_session *session,
     struct worker_log log = {.owner = session->id, .end = session->logged.end};
     bool broken = false;
     worker_disk_session_name(session->id, log.name);
-    int result =
-        append ? worker_record_write(disk->files, &log, WORKER_RECORD_APPEND,
-                                     &(struct iovec){(void *)(uintptr_t)append, sizeof *append}, 1, &broken)
-               : add_head(disk, &log, session, session->logged.layout, &broken);
+    int result = worker_disk_needs(disk, session, log.name);
+    if (result != 0)
+        return result;
+    result = append
+                 ? worker_record_write(disk->files, &log, WORKER_RECORD_APPEND,
+                                       &(struct iovec){(void *)(uintptr_t)append, sizeof *append}, 1, &broken)
+                 : add_head(disk, &log, session, session->logged.layout, &broken);
     session->logged.anew = session->logged.anew || broken;
     if (result == 0)
         count_bytes(disk, session, log.end);
@@ -444,6 +458,16 @@ int worker_session_image_read(struct worker_files *files, uint64_t id, struct wo
 bool worker_session_image_knows(const struct worker_session_image *image, uint64_t term, uint64_t write)
 {
     return term < image->head.write_term || (term == image->head.write_term && write <= image->head.write);
+}
+
+uint32_t worker_session_image_chunks(const struct worker_session_image *image)
+{
+    return image->n_chunks;
+}
+
+uint64_t worker_session_image_chunk(const struct worker_session_image *image, uint32_t nth)
+{
+    return image->chunks[nth].id;
 }
 
 bool worker_session_image_needs(const struct worker_session_image *image, uint64_t chunk, uint64_t first,

@@ -6,6 +6,7 @@
 #include "worker/disk/disk.h"
 #include "worker/disk/files.h"
 #include "worker/disk/image.h"
+#include "worker/disk/queue.h"
 #include "worker/disk/record.h"
 #include "worker/disk/thread.h"
 #include "worker/session.h"
@@ -25,16 +26,23 @@ enum worker_disk_state { // DISK_NEW ──load──▶ DISK_OPEN ──close�
 
 struct worker_seal { // of the seal job: one chunk
     uint64_t id, serial, end;
-    int result;   // 0: its sealed file lies beside it
-    bool damaged; // the log was
-    bool unsure;  // nobody knows what the disk has of the log
+    uint64_t bytes; // of the sealed file
+    int result;     // 0: its sealed file lies beside it
+    bool damaged;   // the log was
+    bool taken;     // its sealed file goes in the log's place
+    bool unsure;    // nobody knows what the disk has of the log
 };
 
 enum { SEALS_MAX = 64 };
 
 struct worker_disk {
     struct common_loop *loop;
-    struct worker_files *files, *thread_files;
+    // What is changed: from the load to the close the queue's, else the directory's own. reader: for the loop where it must
+    // read (worker_disk_read_layer)
+    struct worker_files *files, *directory, *reader, *thread_files;
+    struct worker_queue *queue; // NULL: it is not open
+    uint64_t failed;            // the newest batch in which something was not taken
+    uint64_t settles;           // the newest in which a chunk's log says what was taken back
     struct worker_disk_thread *thread;
     struct worker_lane *lanes; // [WORKER_FETCH_LANES] that read layers (fetch.h)
     char *path;
@@ -64,7 +72,8 @@ struct worker_disk {
     uint64_t append_session, append_term, append_write;
     // Jobs: at most one of each kind is under way
     struct worker_disk_job seal_job, sync_job, scrub_job;
-    bool sealing, syncing, scrubbing;
+    bool sealing, naming, syncing, scrubbing; // naming: sealed files go in the logs' places
+    struct worker_disk_wait named;
     struct worker_seal seals[SEALS_MAX];
     uint32_t n_seals;
     struct worker_ids sync_chunks, sync_sessions; // the sync job's; those that failed are left in it
@@ -73,7 +82,9 @@ struct worker_disk {
     uint64_t scrub_id, scrub_serial, scrub_end; // the one that is being read, and its bytes
     int scrub_result;                           // 0, or what was wrong
     uint64_t nudge_next_ns;
-    bool hurry;             // full chunks are sealed at once: memory is short
+    uint64_t
+        looks;  // at sessions, while chunks were read: one for each layer of each, where nothing is shared
+    bool hurry; // full chunks are sealed at once: memory is short
     struct worker_ids lost; // chunks whose files are damaged, and whose rows memory has not
     void (*damaged)(void *arg, struct worker_chunk *chunk);
     void (*sealed)(void *arg); // memory may be had that could not before
@@ -88,8 +99,21 @@ void worker_ids_free(struct worker_ids *list);
 enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err);
 
 // disk.c
-// On the loop: the file's bytes outlive a loss of power. 0 or a negative errno.
+// The file's bytes outlive a loss of power before anything that is asked for later is done. 0 or a negative errno.
 int worker_disk_sync(struct worker_disk *disk, const char *name);
+// The same before who waits from now on goes on.
+int worker_disk_sync_soon(struct worker_disk *disk, const char *name);
+// Names of a folder, this file's among them, likewise, in order.
+int worker_disk_sync_names(struct worker_disk *disk, const char *folder, const char *name);
+// Changes go through the queue from now on, or no more: then all of it has been done.
+enum common_code worker_disk_queue_begin(struct worker_disk *disk, struct common_error *err);
+void worker_disk_queue_end(struct worker_disk *disk);
+
+// mark.c
+// The directory is this worker's, or becomes it. Of the two files that say so one that is damaged is put into quarantine/ and
+// made again. FAILED_PRECONDITION: it is another's, or nothing whole says whose; nothing has changed then. UNAVAILABLE.
+enum common_code worker_disk_mark(struct worker_disk *disk, const struct worker_disk_options *options,
+                                  struct common_error *err);
 
 // boot.c
 // Whether the machine has lost its power since. boot: of this start; NULL: as the system says.
@@ -109,7 +133,12 @@ int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk); 
 // What was taken back of the session's appends is off the disk: 0, or a negative errno.
 int worker_disk_withdrawn(struct worker_disk *disk, const struct worker_session *session);
 
+// This file of the session takes what comes only where the logs of its chunks have taken what was taken back.
+int worker_disk_needs(struct worker_disk *disk, const struct worker_session *session, const char *name);
+
 // sessions.c
+// Its file has not taken something: it is written anew.
+void worker_disk_session_failed(struct worker_disk *disk, struct worker_session *session, uint64_t batch);
 void worker_disk_session_name(uint64_t id, char out[WORKER_NAME_BYTES]);
 int worker_disk_session_unsynced(struct worker_disk *disk, struct worker_session *session); // it has grown
 int worker_disk_session_anew(struct worker_disk *disk, struct worker_session *session);
@@ -122,6 +151,8 @@ int worker_session_image_read(struct worker_files *files, uint64_t id, struct wo
 void worker_session_image_free(struct worker_session_image *image); // NULL is allowed
 // Whether it has heard of this append.
 bool worker_session_image_knows(const struct worker_session_image *image, uint64_t term, uint64_t write);
+uint32_t worker_session_image_chunks(const struct worker_session_image *image);
+uint64_t worker_session_image_chunk(const struct worker_session_image *image, uint32_t nth); // its id
 // Whether it has the chunk, and has not forgotten the layer of it.
 bool worker_session_image_needs(const struct worker_session_image *image, uint64_t chunk, uint64_t first,
                                 uint32_t layer);

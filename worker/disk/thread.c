@@ -35,7 +35,7 @@ static void *work(void *arg)
         struct common_loop *loop = job->loop;
         job->run(job->arg, &t->stop);
         atomic_store(&job->done, true); // without a loop it may be gone from here on
-        if (loop)
+        if (loop && !atomic_load(&t->stop))
             common_loop_mail(loop, &job->mail, job->ended, job->arg);
     }
     return NULL;

@@ -27,7 +27,7 @@ struct worker_disk_job {
 enum common_code worker_disk_thread_new(struct worker_disk_thread **out);
 // Jobs are run in order. The job lives until it is done.
 void worker_disk_thread_submit(struct worker_disk_thread *thread, struct worker_disk_job *job);
-// Jobs that have not begun are not run; waits for the one that has. NULL is allowed.
+// Jobs that have not begun are not run; waits for the one that has. No loop hears of an end from here on. NULL is allowed.
 void worker_disk_thread_free(struct worker_disk_thread *thread);
 
 #endif

@@ -88,9 +88,10 @@ bool worker_disk_catch_up(struct worker_disk *disk)
         (void)worker_disk_refused(disk, why, &err);
         return false;
     }
-    if (disk->told)
+    bool sure = !disk->queue || (worker_queue_idle(disk->queue) && !worker_queue_failing(disk->queue));
+    if (disk->told && sure)
         common_log_info("--store %s takes what is to be kept again", disk->path);
-    disk->told = false;
+    disk->told = disk->told && !sure;
     return true;
 }
 
@@ -153,10 +154,41 @@ static void swap(struct worker_ids *a, struct worker_ids *b)
     *b = was;
 }
 
+static void sync_in_order(struct worker_disk *disk)
+{
+    char name[WORKER_NAME_BYTES];
+    while (disk->unsynced_chunks.n > 0) {
+        uint64_t id = disk->unsynced_chunks.ids[disk->unsynced_chunks.n - 1];
+        struct worker_chunk *chunk = worker_store_find(disk->store, id);
+        worker_name_log(id, name);
+        if (worker_disk_sync_soon(disk, name) != 0)
+            return; // with the next tick
+        disk->unsynced_chunks.n--;
+        if (chunk)
+            worker_chunk_keep(chunk)->unsynced = false;
+    }
+    while (disk->unsynced_sessions.n > 0) {
+        uint64_t id = disk->unsynced_sessions.ids[disk->unsynced_sessions.n - 1];
+        struct worker_session *session = worker_map_get(disk->sessions, id);
+        worker_disk_session_name(id, name);
+        if (worker_disk_sync_soon(disk, name) != 0)
+            return;
+        disk->unsynced_sessions.n--;
+        if (session)
+            session->logged.unsynced = false;
+    }
+    (void)disk->files->ops->sync_folder(disk->files, "chunks");
+    (void)disk->files->ops->sync_folder(disk->files, "sessions");
+}
+
 static void sync_begin(struct worker_disk *disk)
 {
     if (disk->syncing || disk->unsynced_chunks.n + disk->unsynced_sessions.n == 0)
         return;
+    if (disk->queue && !worker_queue_idle(disk->queue)) { // what it has yet to write is to be synced, too
+        sync_in_order(disk);
+        return;
+    }
     swap(&disk->unsynced_chunks, &disk->sync_chunks);
     swap(&disk->unsynced_sessions, &disk->sync_sessions);
     for (uint32_t i = 0; i < disk->sync_chunks.n; i++) {
@@ -210,12 +242,14 @@ static void seal_run(void *arg, const atomic_bool *stop)
         if (seal->result != 0)
             (void)files->ops->remove(files, name);
         worker_image_end(&image);
+        int64_t size = seal->result == 0 ? files->ops->size(files, name) : 0;
+        seal->bytes = size > 0 ? (uint64_t)size : 0;
         COMMON_FAILPOINT("disk_seal_written");
     }
 }
 
 // The sealed file takes the log's place, if nothing has come to the log since.
-static void take_sealed(struct worker_disk *disk, struct worker_chunk *chunk, const struct worker_seal *seal)
+static void take_sealed(struct worker_disk *disk, struct worker_chunk *chunk, struct worker_seal *seal)
 {
     const struct worker_files_ops *ops = disk->files->ops;
     struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
@@ -231,29 +265,49 @@ static void take_sealed(struct worker_disk *disk, struct worker_chunk *chunk, co
     }
     if (same && seal->unsure) // as after any sync that has failed
         worker_disk_later(disk, chunk);
-    if (!same || seal->result != 0 || keep->end != seal->end || ops->move(disk->files, from, to) != 0) {
+    if (!same || seal->result != 0 || keep->end != seal->end ||
+        worker_queue_replace(disk->queue, from, to, log) != 0) {
         (void)ops->remove(disk->files, from);
+        if (same && keep->end != seal->end) // the log's end was not written yet
+            worker_disk_consider(disk, chunk);
         return;
     }
-    COMMON_FAILPOINT("disk_seal_named");
-    (void)ops->remove(disk->files, log); // where it stays, it is the same
-    int64_t size = ops->size(disk->files, to);
-    disk->stats.bytes += (size > 0 ? (uint64_t)size : 0) - keep->end;
-    keep->end = size > 0 ? (uint64_t)size : 0;
-    keep->sealed = true;
+    disk->stats.bytes += seal->bytes - keep->end;
+    keep->end = seal->bytes;
+    keep->sealed = keep->naming = seal->taken = true;
     keep->serial = ++disk->serial; // a scrub that was asked for the log says nothing of this one
-    disk->stats.sealed++;
-    worker_store_sealed(disk->store, chunk);
+}
+
+// They are in their places. One that is not is behind, and is written anew.
+static void seal_named(void *arg)
+{
+    struct worker_disk *disk = arg;
+    disk->sealing = disk->naming = false;
+    for (uint32_t i = 0; i < disk->n_seals; i++) {
+        struct worker_chunk *chunk =
+            disk->seals[i].taken ? worker_store_find(disk->store, disk->seals[i].id) : NULL;
+        struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
+        COMMON_FAILPOINT("disk_seal_named");
+        if (!keep)
+            continue;
+        keep->naming = false;
+        if (!keep->sealed || keep->behind)
+            continue;
+        disk->stats.sealed++;
+        worker_store_sealed(disk->store, chunk);
+    }
+    disk->n_seals = 0;
+    if (disk->sealed)
+        disk->sealed(disk->told_arg);
 }
 
 static void seal_end(struct worker_disk *disk)
 {
-    disk->sealing = false;
+    disk->naming = true;
     for (uint32_t i = 0; i < disk->n_seals; i++)
         take_sealed(disk, worker_store_find(disk->store, disk->seals[i].id), &disk->seals[i]);
-    disk->n_seals = 0;
-    if (disk->sealed)
-        disk->sealed(disk->told_arg);
+    if (!worker_disk_wait(disk, &disk->named, seal_named, disk))
+        seal_named(disk);
 }
 
 // Whether all layers have all their rows.
@@ -358,7 +412,9 @@ static void scrub_begin(struct worker_disk *disk, uint64_t now_ns)
     disk->scrub_id = disk->scrubs.ids[--disk->scrubs.n];
     chunk = worker_store_find(disk->store, disk->scrub_id);
     const struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
-    if (!keep || keep->behind || keep->end == 0)
+    if (!keep || keep->behind || keep->end == 0 || keep->naming ||
+        (!keep->sealed &&
+         !worker_queue_idle(disk->queue))) // its end may not be written yet: in the next round
         return;
     disk->scrub_serial = keep->serial;
     disk->scrub_end = keep->end;
@@ -451,9 +507,10 @@ static void tick(void *arg)
 {
     struct worker_disk *disk = arg;
     uint64_t now_ns = common_clock_ns();
+    worker_queue_take_synced(disk->queue, &disk->stats.synced);
     if (disk->syncing && atomic_load(&disk->sync_job.done))
         sync_end(disk);
-    if (disk->sealing && atomic_load(&disk->seal_job.done))
+    if (disk->sealing && !disk->naming && atomic_load(&disk->seal_job.done))
         seal_end(disk);
     if (disk->scrubbing && atomic_load(&disk->scrub_job.done))
         scrub_end(disk);
@@ -490,8 +547,9 @@ void worker_disk_rest(struct worker_disk *disk)
     worker_disk_thread_free(disk->thread);
     disk->thread = NULL;
     worker_disk_lanes_free(disk);
-    if (disk->sealing && disk->state == WORKER_DISK_OPEN)
+    if (disk->sealing && !disk->naming && disk->queue)
         seal_end(disk);
+    worker_disk_queue_end(disk);
     for (uint32_t i = 0; disk->syncing && i < disk->sync_chunks.n; i++) // whatever it has come to
         disk->astray |= !worker_ids_add(&disk->unsynced_chunks, disk->sync_chunks.ids[i]);
     for (uint32_t i = 0; disk->syncing && i < disk->sync_sessions.n; i++)

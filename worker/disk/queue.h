@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Changes of a worker's files on a thread, in the order in which the loop asks for them, so that the loop never waits for a
+// disk. To the loop it is a handle of the directory whose functions return at once; what became of them is heard later.
+//
+//     loop:    asks ──▶ pending ──the batch before it has ended──▶ batch ──mail──▶ failures, then who waits, then the next
+//     thread:                                                      in order; what is synced `soon` at its end, each file once
+//
+// A file of which something has failed takes nothing more (the same error, without a try) until it is removed, or another
+// one is moved in its place: so nothing lands behind a hole, and half a file never replaces a whole one.
+//
+// Where nothing is under way and `direct` allows it, what does not wait for the disk (write, cut, move, remove) is done at
+// once, with its result: a write into the page cache costs less than a hand-off. Syncs never are. Reading is not the loop's:
+// read, size and list of this handle end the process (it is our bug).
+#ifndef WORKER_DISK_QUEUE_H
+#define WORKER_DISK_QUEUE_H
+
+#include "common/buckets.h"
+#include "common/loop.h"
+#include "proto/list.h"
+#include "worker/disk/disk.h"
+#include "worker/disk/files.h"
+
+#define WORKER_QUEUE_BYTES_MAX (UINT64_C(256) << 20) // that are not written yet; what comes then gets -EAGAIN
+
+struct worker_queue; // opaque
+
+struct worker_queue_options {
+    struct common_loop *loop;
+    bool direct;
+    // The file does not have what was asked for: it is to be written anew. batch: who waits with this number, or a higher
+    // one, waits for it. On the loop.
+    void (*failed)(void *arg, const char *name, int why, uint64_t batch);
+    void *arg;
+};
+
+// files: used by the thread and, while nothing is under way, by the loop. NULL: no memory, or no thread.
+struct worker_queue *worker_queue_new(struct worker_files *files, const struct worker_queue_options *options);
+// The loop does not run any more: all that was asked for is done here, with its failures. Nobody waits. The files are the
+// caller's alone again. NULL is allowed.
+void worker_queue_free(struct worker_queue *queue);
+struct worker_files *worker_queue_files(struct worker_queue *queue); // as long as the queue lives
+
+// The file's bytes outlive a loss of power before whoever waits from now on goes on; it may be written before.
+int worker_queue_sync_soon(struct worker_queue *queue, const char *name);
+// Names of a folder likewise, in order; where that fails, this file has failed. 0 or -ENOMEM.
+int worker_queue_sync_names(struct worker_queue *queue, const char *folder, const char *owner);
+// Moves, and removes another file only if that could be done; both are done on the thread. 0 or -ENOMEM.
+int worker_queue_replace(struct worker_queue *queue, const char *from, const char *to, const char *removed);
+// Where this one of the two files has failed, the other one fails too, and takes nothing more. 0 or -ENOMEM.
+int worker_queue_needs(struct worker_queue *queue, const char *name, const char *needed);
+uint64_t worker_queue_next(const struct worker_queue *queue); // the batch of what is asked for now
+uint64_t worker_queue_done(const struct worker_queue *queue); // the last one that is over
+bool worker_queue_idle(const struct worker_queue *queue);
+// Whether the disk is slow: what is under way, or was last, has taken longer than frames that sessions share should wait.
+bool worker_queue_slow(const struct worker_queue *queue);
+bool worker_queue_failing(const struct worker_queue *queue); // the last batch had failures
+// Adds what the syncs since the last call took, one at a time.
+void worker_queue_take_synced(struct worker_queue *queue, struct common_buckets *out);
+
+// As worker_disk_wait. False: nothing is under way.
+bool worker_queue_wait(struct worker_queue *queue, struct worker_disk_wait *wait);
+void worker_queue_end_waits(struct worker_queue *queue); // all go on now
+
+#endif
