@@ -277,6 +277,7 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     err->code = COMMON_OK;
     core->loop = loop;
     core->started_ns = common_clock_ns();
+    core->clock_zero_ns = common_clock_wall_ns() - core->started_ns;
     copy_options(core, options);
     enum common_code code = coordinator_turn_init(&core->turn, loop);
     if (code == COMMON_OK)

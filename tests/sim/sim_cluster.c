@@ -90,6 +90,7 @@ static enum common_code start(struct sim_cluster *cluster, struct sim_coordinato
         abort();
     one->over = false;
     sim_loop_name(one->loop, one == cluster->coordinators ? "coordinator" : "second");
+    sim_loop_skew(one->loop, cluster->coordinator_skew_ns);
     enum common_code code = coordinator_new(one->loop, &options, &one->coordinator, err);
     if (code != COMMON_OK) {
         one->coordinator = NULL;
