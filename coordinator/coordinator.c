@@ -221,11 +221,11 @@ static void on_refusing(void *arg, enum proto_refusal refusal, const char *peer,
     coordinator_trail_refusing(c->trail, refusal, peer, why);
 }
 
-static void on_answered(void *arg, const struct proto_request *request, enum common_code code,
+static bool on_answered(void *arg, struct proto_request *request, enum common_code code,
                         const ProtobufCMessage *reply)
 {
     struct coordinator *c = arg;
-    coordinator_trail_answered(c->trail, request, code, reply);
+    return coordinator_trail_answered(c->trail, request, code, reply);
 }
 
 static enum common_code serve(struct coordinator *c, const char *const *endpoints, struct common_error *err)
@@ -379,6 +379,7 @@ void coordinator_stop(struct coordinator *c)
     coordinator_turn_drain(&c->core.turn);
     coordinator_backups_stop(c);
     coordinator_store_stop(c->store);
+    coordinator_trail_flush(c->trail); // answers wait for their records
     proto_server_close(c->server);
     c->server = NULL;
     coordinator_trail_stop(c->trail);
