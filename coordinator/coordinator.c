@@ -385,14 +385,23 @@ void coordinator_stop(struct coordinator *c)
     coordinator_trail_stop(c->trail);
 }
 
+// The loop has ended, perhaps in the middle of a turn: nothing that waits for it or for the store is left open. What the
+// store's last answers have begun ends here, and what that begins.
+static void end_all(struct coordinator *c)
+{
+    do
+        coordinator_turn_drain(&c->core.turn);
+    while (coordinator_store_refuse(c->store));
+}
+
 void coordinator_free(struct coordinator *c)
 {
     if (!c)
         return;
-    coordinator_turn_drain(&c->core.turn); // what the store's last answers left
+    end_all(c);
     coordinator_sessions_fini(&c->sessions);
     coordinator_steps_fini(&c->steps);
-    coordinator_turn_drain(&c->core.turn);
+    end_all(c);
     coordinator_cluster_fini(&c->cluster);
     coordinator_quotas_fini(&c->quotas);
     coordinator_tenants_fini(&c->tenants);

@@ -86,9 +86,12 @@ bool coordinator_store_valid(const struct coordinator_store *store, uint64_t now
 bool coordinator_store_watched(const struct coordinator_store *store);
 
 // Finishes what was submitted (callbacks are posted to the loop) and closes the file. One whose lease is over it leaves
-// as it is. Submit nothing
-// afterwards. NULL is allowed.
+// as it is. What is submitted afterwards comes to nothing, at the end of the
+// turn. NULL is allowed.
 void coordinator_store_stop(struct coordinator_store *store);
+// After the stop, where the loop has ended and runs nothing more: ends what was submitted since, on this stack, by its
+// callbacks. False: there was nothing. NULL is allowed.
+bool coordinator_store_refuse(struct coordinator_store *store);
 // Once the loop has run what was posted; NULL is allowed.
 void coordinator_store_free(struct coordinator_store *store);
 

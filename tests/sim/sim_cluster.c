@@ -109,7 +109,7 @@ enum common_code sim_coordinator_start(struct sim_cluster *cluster, struct commo
 static void coordinator_end(struct sim_cluster *cluster, struct sim_coordinator *one)
 {
     coordinator_stop(one->coordinator);
-    sim_loop_drain(one->loop);
+    sim_loop_end(one->loop);
     coordinator_free(one->coordinator);
     common_loop_free(one->loop);
     one->coordinator = NULL;

@@ -52,6 +52,7 @@ struct coordinator_store {
     struct queue unsure;                    // written or not: as coordinator/store/store.c makes sure of it
     struct common_mail mail;                // for `answer`
     bool answering;                         // it is in use
+    bool ending;                            // nothing is posted any more
     struct sim_event write;                 // the disk's
     struct coordinator_lease lease;
     uint64_t busy_since_ns; // a write is under way; 0: none
@@ -136,6 +137,8 @@ static void answer(void *arg)
 
 static void answer_later(struct coordinator_store *store)
 {
+    if (store->ending)
+        return;
     if (!store->answering)
         common_loop_mail(store->loop, &store->mail, answer, store);
     store->answering = true;
@@ -214,6 +217,15 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
     store->disk->batches++;
     queue_push(&store->waiting, batch);
     write_next(store);
+}
+
+bool coordinator_store_refuse(struct coordinator_store *store)
+{
+    if (!store || store->disk || !store->durable.head)
+        return false;
+    store->ending = true; // its loop has
+    answer(store);
+    return true;
 }
 
 uint64_t coordinator_store_failed(const struct coordinator_store *store, const char **why)
