@@ -7,7 +7,7 @@
 // client's timeout.
 //
 //     todo ranges ──ticket there──▶ puts ──all answered, todo empty──▶ done
-//        │  ▲  └─no ticket─▶ AttachOpen ─┘│
+//        │  ▲  └─no ticket─▶ AttachOpen ─┘│   a second time for the same rows after a rest, unless rows have arrived
 //        │  └──────── failed put ◀────────┘
 #include <stddef.h>
 #include <stdlib.h>
@@ -51,6 +51,9 @@ struct attach {
     uint64_t deadline_ns, backoff_ns;
     struct common_timer *pause;
     bool paused, asking, exactly;
+    bool asked;       // since rows have arrived, or since the last rest
+    banyan_error why; // the last put that failed, or a code of OK
+    uint64_t asked_ns;
     bool ending; // puts are being cancelled on this stack
     struct client_call ask;
     Banyan__Pb__AttachOpenRequest ask_request;
@@ -128,13 +131,16 @@ static void on_asked(struct client_call *call, banyan_code code, const struct pr
     a->asking = false;
     if (a->code == BANYAN_OK && code == BANYAN_RESOURCE_EXHAUSTED && !a->exactly) {
         a->exactly = true; // there may be room for the need, if not for more
+        a->asked = false;
+    } else if (code == BANYAN_DEADLINE_EXCEEDED && a->why.code != BANYAN_OK) {
+        attach_fail(a, &a->why); // what has kept the rows from arriving
     } else if (code != BANYAN_OK) {
         attach_fail(a, error);
     } else if (!message || !message->body) {
         client_error_set(&wrong, BANYAN_INTERNAL, "the coordinator's answer is empty");
         attach_fail(a, &wrong);
     } else if (client_ticket_read((const Banyan__Pb__AttachOpenReply *)message->body, a->ask_request.first,
-                                  a->ask_request.count, a->session->spec.chunk_tokens, &ticket,
+                                  a->ask_request.count, a->session->spec.chunk_tokens, a->asked_ns, &ticket,
                                   &wrong) != BANYAN_OK) {
         attach_fail(a, &wrong);
     } else if (ticket->incarnation != atomic_load(&a->session->incarnation)) {
@@ -169,7 +175,16 @@ static void ask_ticket(struct attach *a, const struct range *need)
         .done = on_asked,
     };
     a->asking = true;
+    a->asked = true;
+    a->asked_ns = common_clock_ns();
     client_call_start(&a->ask);
+}
+
+// Whether a ticket for these rows has been asked for, and has brought nothing yet.
+static bool asks_again(const struct attach *a, const struct range *need)
+{
+    return a->asked && need->first >= a->ask_request.first &&
+           need->first - a->ask_request.first < a->ask_request.count;
 }
 
 // ---- puts -------------------------------------------------------------------------------------------------
@@ -178,6 +193,7 @@ static void on_pause_over(void *arg)
 {
     struct attach *a = arg;
     a->paused = false;
+    a->asked = false;
     attach_pump(a);
 }
 
@@ -203,6 +219,7 @@ static void judge_failure(struct attach *a, struct attach_put *put, banyan_code 
     if (a->code != BANYAN_OK)
         return; // it was cancelled
     client_ticket_drop(a->session, put->ticket);
+    a->why = *error;
     struct range again = put->range;
     again.again = true;
     bool late = common_clock_left(a->deadline_ns) == 0;
@@ -232,6 +249,8 @@ static void on_put_done(struct client_put *client_put, banyan_code code, const s
     if (code == BANYAN_OK) {
         touch_deadline(a);
         a->backoff_ns = BACKOFF_FIRST_NS;
+        a->asked = false;
+        a->why.code = BANYAN_OK;
     } else {
         judge_failure(a, put, code, client_call_lost(&put->put.call), error);
     }
@@ -339,7 +358,11 @@ static void attach_pump(struct attach *a)
 {
     while (a->code == BANYAN_OK && !a->paused && !a->asking && a->n_todo > 0 &&
            a->n_puts + CLIENT_TICKET_HOLDERS <= PUTS_MAX) {
-        if (!send_next(a))
+        if (send_next(a))
+            continue;
+        if (asks_again(a, &a->todo[a->n_todo - 1]))
+            pause_attach(a);
+        else
             ask_ticket(a, &a->todo[a->n_todo - 1]);
     }
     if (a->n_puts == 0 && !a->asking && (a->code != BANYAN_OK || a->n_todo == 0))

@@ -45,8 +45,9 @@ extern "C" {
 
 typedef enum banyan_code { // gRPC's canonical codes
     BANYAN_OK = 0,
-    BANYAN_CANCELLED = 1,           // banyan_shutdown or banyan_disconnect came first
-    BANYAN_UNKNOWN = 2,             // a code that this version does not know
+    BANYAN_CANCELLED = 1, // banyan_shutdown or banyan_disconnect came first
+    BANYAN_UNKNOWN =
+        2, // how it ended is not known (reason AUDIT_LOG), or a code that this version does not know
     BANYAN_INVALID_ARGUMENT = 3,    // wrong whatever the state
     BANYAN_DEADLINE_EXCEEDED = 4,   // no answer in time
     BANYAN_NOT_FOUND = 5,           // no such session, worker or token file

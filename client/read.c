@@ -6,7 +6,7 @@
 // timeout.
 //
 //     todo ranges ──ticket there──▶ pieces ──all come, todo empty──▶ done
-//        │  ▲  └─no ticket──▶ ReadOpen ──┘│
+//        │  ▲  └─no ticket──▶ ReadOpen ──┘│   a second time after a rest, unless rows have arrived
 //        │  └──────── failed piece ◀──────┘
 #include <stddef.h>
 #include <stdlib.h>
@@ -60,6 +60,9 @@ struct reading {
     uint64_t deadline_ns, backoff_ns;
     struct common_timer *pause;
     bool paused, asking;
+    bool asked;       // since rows have arrived, or since the last rest
+    banyan_error why; // the last piece that failed, or a code of OK
+    uint64_t asked_ns;
     bool ending; // pieces are being cancelled on this stack
     struct client_call ask;
     Banyan__Pb__ReadOpenRequest ask_request;
@@ -111,6 +114,7 @@ static void on_rested(void *arg)
 {
     struct reading *r = arg;
     r->paused = false;
+    r->asked = false;
     read_pump(r);
 }
 
@@ -133,13 +137,15 @@ static void on_asked(struct client_call *call, banyan_code code, const struct pr
     r->asking = false;
     if (code == BANYAN_UNAVAILABLE && r->code == BANYAN_OK && common_clock_left(r->deadline_ns) > 0) {
         rest(r); // a worker is away, or is being struck off
+    } else if (code == BANYAN_DEADLINE_EXCEEDED && r->why.code != BANYAN_OK) {
+        read_fail(r, &r->why); // what has kept the rows from arriving
     } else if (code != BANYAN_OK) {
         read_fail(r, error);
     } else if (!message || !message->body) {
         client_error_set(&wrong, BANYAN_INTERNAL, "the coordinator's answer is empty");
         read_fail(r, &wrong);
     } else if (client_ticket_read((const Banyan__Pb__AttachOpenReply *)message->body, first, end - first,
-                                  (uint32_t)ct, &r->ticket, &wrong) != BANYAN_OK) {
+                                  (uint32_t)ct, r->asked_ns, &r->ticket, &wrong) != BANYAN_OK) {
         read_fail(r, &wrong);
     } else if (r->ticket->incarnation != atomic_load(&r->session->incarnation)) {
         client_error_set(&wrong, BANYAN_ABORTED,
@@ -172,15 +178,23 @@ static void ask_ticket(struct reading *r, const struct span *need)
         .done = on_asked,
     };
     r->asking = true;
+    r->asked = true;
+    r->asked_ns = common_clock_ns();
     client_call_start(&r->ask);
+}
+
+// Whether a ticket for this position has been asked for, and has brought nothing yet.
+static bool asks_again(const struct reading *r, uint64_t position)
+{
+    return r->asked && position >= r->ask_request.first &&
+           position - r->ask_request.first < r->ask_request.count;
 }
 
 // Whether the ticket, where there is one, is for this position: it covers what was asked for, whole chunks are named.
 static bool ticket_covers(const struct reading *r, uint64_t position)
 {
     return r->ticket && position >= r->ask_request.first &&
-           position - r->ask_request.first < r->ask_request.count &&
-           r->ticket->stale_wall_ns > common_clock_wall_ns();
+           position - r->ask_request.first < r->ask_request.count && r->ticket->stale_ns > common_clock_ns();
 }
 
 // ---- pieces -----------------------------------------------------------------------------------------------
@@ -285,8 +299,10 @@ static void on_piece_done(struct client_put *put, banyan_code code, const struct
         code = take_rows(r, &span, seal, message, &wrong);
     else
         wrong = *error;
+    r->why = wrong;
     if (code == BANYAN_OK) {
         touch_deadline(r);
+        r->asked = false;
     } else if (r->code == BANYAN_OK && may_help(&wrong, &span) && common_clock_left(r->deadline_ns) > 0) {
         span.tries++;
         r->todo[r->n_todo++] = span; // room: of READS_MAX pieces and the bottom
@@ -371,7 +387,10 @@ static void read_pump(struct reading *r)
         banyan_error error;
         if (!ticket_covers(r, r->todo[r->n_todo - 1].first)) {
             drop_ticket(r);
-            ask_ticket(r, &r->todo[r->n_todo - 1]);
+            if (asks_again(r, r->todo[r->n_todo - 1].first))
+                rest(r);
+            else
+                ask_ticket(r, &r->todo[r->n_todo - 1]);
             break;
         }
         struct span piece = take_piece(r);

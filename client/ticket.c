@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define TICKETS_MAX     64
-#define TICKET_SPARE_NS (2 * COMMON_NS_PER_S) // of the two clocks, and of the way
+#define TICKET_SPARE_NS (2 * COMMON_NS_PER_S)
 #define PAGE_TOKENS     16
 
 void client_ticket_unref(struct client_ticket *ticket)
@@ -42,15 +42,21 @@ static bool read_chunk(struct client_ticket *ticket, uint32_t nth, const Banyan_
     return true;
 }
 
-// A while before it expires, for the way; of one with a short life half of it, so that every ticket is used.
-static uint64_t stale_from(uint64_t expires_wall_ns)
+// A while before its life is over, for the way of what is sent with it, and half of its life from now on at least: every
+// ticket is used, however short its life and however long it has travelled. Workers have the last word. An older
+// coordinator says no life, and its clock need not be this machine's: then the worker's word is the only one.
+static uint64_t stale_from(uint64_t life_ns, uint64_t asked_ns)
 {
-    uint64_t now = common_clock_wall_ns(), left = expires_wall_ns > now ? expires_wall_ns - now : 0;
-    return expires_wall_ns - (left / 2 < TICKET_SPARE_NS ? left / 2 : TICKET_SPARE_NS);
+    uint64_t half = life_ns / 2, spare = half < TICKET_SPARE_NS ? half : TICKET_SPARE_NS;
+    uint64_t least = common_clock_after(half);
+    if (!life_ns || life_ns - spare > UINT64_MAX - asked_ns)
+        return UINT64_MAX;
+    return asked_ns + life_ns - spare > least ? asked_ns + life_ns - spare : least;
 }
 
 banyan_code client_ticket_read(const Banyan__Pb__AttachOpenReply *reply, uint64_t first, uint64_t count,
-                               uint32_t chunk_tokens, struct client_ticket **out, banyan_error *error)
+                               uint32_t chunk_tokens, uint64_t asked_ns, struct client_ticket **out,
+                               banyan_error *error)
 {
     banyan_code code = BANYAN_INTERNAL;
     struct client_ticket *ticket = NULL;
@@ -66,7 +72,7 @@ banyan_code client_ticket_read(const Banyan__Pb__AttachOpenReply *reply, uint64_
         .refs = 1,
         .first = first,
         .count = count,
-        .stale_wall_ns = stale_from(reply->expires_wall_ns),
+        .stale_ns = stale_from(reply->life_ns, asked_ns),
         .incarnation = reply->incarnation,
         .chunk_tokens = chunk_tokens,
         .n_chunks = (uint32_t)n_chunks,
@@ -100,11 +106,11 @@ refuse:
 
 struct client_ticket *client_ticket_find(struct banyan_session *session, uint64_t position)
 {
-    uint64_t now = common_clock_wall_ns();
+    uint64_t now = common_clock_ns();
     uint64_t incarnation = atomic_load(&session->incarnation);
     for (struct client_ticket *t = session->tickets; t; t = t->next)
         if (position >= t->first && position - t->first < t->count && t->incarnation == incarnation &&
-            t->stale_wall_ns > now)
+            t->stale_ns > now)
             return t;
     return NULL;
 }

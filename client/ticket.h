@@ -15,7 +15,8 @@ struct client_ticket {
     struct client_ticket *next; // in the session's cache
     uint32_t refs;              // the cache and each put that uses it
     bool cached;
-    uint64_t first, count, stale_wall_ns, incarnation; // stale: a new one is asked for from then on
+    uint64_t first, count, incarnation;
+    uint64_t stale_ns; // a new one is asked for from then on (common_clock_ns)
     uint32_t chunk_tokens, n_chunks, n_workers;
     // [n_chunks]: number, then indices of workers, 16 bits each.
     uint8_t (*holders)[CLIENT_TICKET_HOLDERS + 1][2];
@@ -26,9 +27,10 @@ struct client_ticket {
     uint8_t proof[512];
 };
 
-// Checks an answer against what was asked. *out has one reference. INTERNAL when it makes no sense.
+// Checks an answer against what was asked, at asked_ns. *out has one reference. INTERNAL when it makes no sense.
 banyan_code client_ticket_read(const Banyan__Pb__AttachOpenReply *reply, uint64_t first, uint64_t count,
-                               uint32_t chunk_tokens, struct client_ticket **out, banyan_error *error);
+                               uint32_t chunk_tokens, uint64_t asked_ns, struct client_ticket **out,
+                               banyan_error *error);
 void client_ticket_unref(struct client_ticket *ticket); // NULL is allowed
 
 // The newest one of this incarnation that covers position and is good for a while yet; NULL: ask. No

@@ -64,14 +64,20 @@ static void gap_add(struct gap *gap, const char *bytes, size_t len)
 
 // ---- writing ------------------------------------------------------------------------------------
 
-static bool fails(struct common_trail *trail, int why)
+static bool fails_with(struct common_trail *trail, const char *why)
 {
-    snprintf(trail->trouble, sizeof trail->trouble, "%s", strerror(why));
+    snprintf(trail->trouble, sizeof trail->trouble, "%s", why);
     if (trail->works)
         common_log_error("the audit log cannot be written: what happens meanwhile is not in it file=%s: %s",
                          trail->path, trail->trouble);
     trail->works = false;
     return false;
+}
+
+static bool fails(struct common_trail *trail, int why)
+{
+    char text[128];
+    return fails_with(trail, strerror_r(why, text, sizeof text));
 }
 
 // Bytes that were written: fewer than asked for, and it fails.
@@ -96,9 +102,9 @@ static size_t put(struct common_trail *trail, const char *text, size_t len)
 }
 
 // A line of which a part is written is a gap then. One that lacks its '\n' alone is a record.
-static bool append(struct common_trail *trail, const struct common_trail_body *body)
+static bool append(struct common_trail *trail, const struct common_trail_body *body, uint64_t wall_ns)
 {
-    struct common_trail_place place = {.seq = trail->seq + 1, .wall_ns = common_clock_wall_ns()};
+    struct common_trail_place place = {.seq = trail->seq + 1, .wall_ns = wall_ns};
     memcpy(place.prev, trail->head, sizeof place.prev);
     size_t len = common_trail_compose(&place, body, trail->line);
     if (!len)
@@ -133,7 +139,7 @@ static bool own_end(struct common_trail *trail)
 {
     common_trail_put_shut(&trail->own);
     common_trail_put_text(&trail->own, "result", "OK");
-    return append(trail, &trail->own);
+    return append(trail, &trail->own, common_clock_wall_ns());
 }
 
 static bool say_torn(struct common_trail *trail)
@@ -183,18 +189,35 @@ static void worked(struct common_trail *trail)
     trail->works = true;
 }
 
-bool common_trail_write(struct common_trail *trail, const struct common_trail_body *body)
+static void count_lost(struct common_trail *trail, uint64_t n, uint64_t since_ns)
 {
-    if (settle(trail) && append(trail, body)) {
+    if (!trail->unsaid)
+        trail->unsaid_ns = since_ns;
+    trail->unsaid += n;
+    trail->lost += n;
+}
+
+bool common_trail_write_at(struct common_trail *trail, const struct common_trail_body *body, uint64_t wall_ns)
+{
+    if (settle(trail) && append(trail, body, wall_ns)) {
         trail->written++;
         worked(trail);
         return true;
     }
-    if (!trail->unsaid)
-        trail->unsaid_ns = common_clock_ns();
-    trail->unsaid++;
-    trail->lost++;
+    count_lost(trail, 1, common_clock_ns());
     return false;
+}
+
+bool common_trail_write(struct common_trail *trail, const struct common_trail_body *body)
+{
+    return common_trail_write_at(trail, body, common_clock_wall_ns());
+}
+
+void common_trail_lose(struct common_trail *trail, uint64_t n, uint64_t since_ns, const char *why)
+{
+    if (trail->works)
+        fails_with(trail, why);
+    count_lost(trail, n, since_ns);
 }
 
 bool common_trail_works(const struct common_trail *trail)
@@ -426,6 +449,7 @@ enum common_code common_trail_reopen(struct common_trail *trail, struct common_e
         close(fd);
         return refuse_file(trail, why, err);
     }
+    common_log_info("audit log seq=%" PRIu64 " head=%s file=%s", trail->seq, trail->head, trail->path);
     close(trail->fd);
     trail->fd = fd;
     trail->device = st.st_dev;

@@ -217,11 +217,11 @@ static void on_refusing(void *arg, enum proto_refusal refusal, const char *peer,
     coordinator_trail_refusing(c->trail, refusal, peer, why);
 }
 
-static void on_answered(void *arg, const struct proto_request *request, enum common_code code,
+static bool on_answered(void *arg, struct proto_request *request, enum common_code code,
                         const ProtobufCMessage *reply)
 {
     struct coordinator *c = arg;
-    coordinator_trail_answered(c->trail, request, code, reply);
+    return coordinator_trail_answered(c->trail, request, code, reply);
 }
 
 static enum common_code serve(struct coordinator *c, const char *const *endpoints, struct common_error *err)
@@ -293,6 +293,7 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     err->code = COMMON_OK;
     core->loop = loop;
     core->started_ns = common_clock_ns();
+    core->clock_zero_ns = common_clock_wall_ns() - core->started_ns;
     copy_options(core, options);
     enum common_code code = coordinator_turn_init(&core->turn, loop);
     if (code == COMMON_OK)
@@ -389,17 +390,27 @@ void coordinator_stop(struct coordinator *c)
     coordinator_turn_drain(&c->core.turn);
     coordinator_backups_stop(c);
     coordinator_store_stop(c->store);
+    coordinator_trail_flush(c->trail); // answers wait for their records
     coordinator_trail_stop(c->trail);
+}
+
+// The loop has ended, perhaps in the middle of a turn: nothing that waits for it or for the store is left open. What the
+// store's last answers have begun ends here, and what that begins.
+static void end_all(struct coordinator *c)
+{
+    do
+        coordinator_turn_drain(&c->core.turn);
+    while (coordinator_store_refuse(c->store));
 }
 
 void coordinator_free(struct coordinator *c)
 {
     if (!c)
         return;
-    coordinator_turn_drain(&c->core.turn); // what the store's last answers left
+    end_all(c);
     coordinator_sessions_fini(&c->sessions);
     coordinator_steps_fini(&c->steps);
-    coordinator_turn_drain(&c->core.turn);
+    end_all(c);
     coordinator_cluster_fini(&c->cluster);
     coordinator_quotas_fini(&c->quotas);
     coordinator_tenants_fini(&c->tenants);

@@ -6,6 +6,11 @@
 #include "common/clock.h"
 #include "common/log.h"
 
+uint64_t coordinator_clock_ns(const struct coordinator_core *core)
+{
+    return core->clock_zero_ns + common_clock_ns();
+}
+
 void coordinator_here(struct coordinator_core *core, uint64_t now_ns)
 {
     uint64_t away_ns = coordinator_presence_note(&core->presence, now_ns);

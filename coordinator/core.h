@@ -37,8 +37,9 @@ struct coordinator_core {
     struct coordinator_options options; // strings owned
     struct common_secret secret;
     uint64_t term, started_ns;
-    uint64_t term_asked; // the highest that the store was asked to keep; not above `term` when none is
-    bool stopping;       // nothing new is begun
+    uint64_t clock_zero_ns; // coordinator_clock_ns when common_clock_ns was 0
+    uint64_t term_asked;    // the highest that the store was asked to keep; not above `term` when none is
+    bool stopping;          // nothing new is begun
     struct coordinator_turn turn;
     struct coordinator_presence presence;
     struct coordinator_events *events;    // what has happened, for people (events.h)
@@ -53,6 +54,11 @@ struct coordinator_core {
 // The process runs now: says so to `presence`, and to the log when it was away. To be called before anybody
 // is judged by silence.
 void coordinator_here(struct coordinator_core *core, uint64_t now_ns);
+
+// What the lives of tickets and passes are counted by: since 1970, as the wall clock was when this process began, and by
+// the monotonic clock from then on. So no life changes when the wall clock is set. Workers are told it with each
+// heartbeat (docs/WIRE.md, "Lives").
+uint64_t coordinator_clock_ns(const struct coordinator_core *core);
 
 // Room to build one message in: valid until the next call, grows only. NULL: out of memory.
 static inline void *coordinator_scratch(struct coordinator_core *core, size_t bytes)

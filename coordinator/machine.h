@@ -13,7 +13,7 @@ struct coordinator_machine {
     unsigned next[COORDINATOR_MACHINE_STATES]; // bits of the states that may follow this one
 };
 
-// A transition that the table lacks is our bug and ends the process. The simulator has another one of these, which
+// A transition that the table lacks is our bug and ends the process; the log names the machine and both states. The simulator has another one of these, which
 // also counts (tests/sim/sim_edges.h): every edge of every table is taken by a test.
 void coordinator_machine_move(const struct coordinator_machine *machine, unsigned from, unsigned to);
 

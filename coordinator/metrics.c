@@ -225,11 +225,13 @@ static bool put_trail(struct common_metrics *table, const struct coordinator *c)
         return true;
     const struct number numbers[] = {
         {counter, "banyan_audit_log_records_total", "Records written to the audit log (--audit-log).", NULL,
-         NULL, (double)counts.file.written},
+         NULL, (double)counts.written},
         {counter, "banyan_audit_log_lost_total", "Records that could not be written to it.", NULL, NULL,
-         (double)counts.file.lost},
+         (double)counts.lost},
         {counter, "banyan_audit_log_left_out_total",
          "Refused and failed calls of floods, which it only counts.", NULL, NULL, (double)counts.left_out},
+        {gauge, "banyan_audit_log_waiting", "Records that wait for its disk.", NULL, NULL,
+         (double)counts.waiting},
         {gauge, "banyan_audit_log_writable", "1 while it can be written.", NULL, NULL, counts.works},
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)

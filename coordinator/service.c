@@ -528,8 +528,8 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.endpoints = endpoints;
     m.needs_token = coordinator_wants_token(c);
     char pass[PROTO_PASS_CHARS + 1];
-    if (proto_pass_make(&c->core.secret, who, common_clock_wall_ns() / COMMON_NS_PER_S + PROTO_PASS_LIFE_S,
-                        pass))
+    if (proto_pass_make(&c->core.secret, who,
+                        coordinator_clock_ns(&c->core) / COMMON_NS_PER_S + PROTO_PASS_LIFE_S, pass))
         m.pass = pass;
     fill_who(c, &m, who);
     m.clients = limits[PROTO_LIMIT_CLIENTS].used + limits[PROTO_LIMIT_NNG_CLIENTS].used;

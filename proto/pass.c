@@ -43,15 +43,15 @@ static uint64_t get(const uint8_t *at, int n)
     return value;
 }
 
-bool proto_pass_make(const struct common_secret *secret, const struct proto_identity *who,
-                     uint64_t expires_wall_s, char out[PROTO_PASS_CHARS + 1])
+bool proto_pass_make(const struct common_secret *secret, const struct proto_identity *who, uint64_t expires_s,
+                     char out[PROTO_PASS_CHARS + 1])
 {
     static const char digits[] = "0123456789abcdef";
     uint8_t bytes[PROTO_PASS_BYTES + COMMON_MAC_BYTES];
     put(bytes, who->tenant, 4);
     put(bytes + 4, who->token, 8);
     put(bytes + 12, who->access, 1);
-    put(bytes + 13, expires_wall_s, 8);
+    put(bytes + 13, expires_s, 8);
     if (!pass_mac(secret, bytes, bytes + PROTO_PASS_BYTES) || !pass_hide(secret, bytes))
         return false;
     memcpy(out, PREFIX, 3);
@@ -68,8 +68,8 @@ static int digit(uint8_t c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-bool proto_pass_check(const struct common_secret *secret, const void *credentials, size_t len,
-                      uint64_t now_wall_s, struct proto_identity *out)
+bool proto_pass_check(const struct common_secret *secret, const void *credentials, size_t len, uint64_t now_s,
+                      struct proto_identity *out)
 {
     const uint8_t *text = credentials;
     uint8_t bytes[PROTO_PASS_BYTES + COMMON_MAC_BYTES], mac[COMMON_MAC_BYTES];
@@ -85,7 +85,7 @@ bool proto_pass_check(const struct common_secret *secret, const void *credential
         !common_bytes_equal(mac, bytes + PROTO_PASS_BYTES, sizeof mac))
         return false;
     uint64_t access = get(bytes + 12, 1);
-    if (now_wall_s >= get(bytes + 13, 8) || access >= PROTO_ACCESSES)
+    if (now_s >= get(bytes + 13, 8) || access >= PROTO_ACCESSES)
         return false;
     *out = (struct proto_identity){.tenant = (uint32_t)get(bytes, 4),
                                    .access = (enum proto_access)access,

@@ -18,13 +18,13 @@
 #define PROTO_PASS_CHARS  (3 + 2 * (PROTO_PASS_BYTES + COMMON_MAC_BYTES))
 #define PROTO_PASS_LIFE_S 600 // beyond that of the ticket that it comes with
 
-// Good until expires_wall_s. False: out of memory.
-bool proto_pass_make(const struct common_secret *secret, const struct proto_identity *who,
-                     uint64_t expires_wall_s, char out[PROTO_PASS_CHARS + 1]);
+// Good until expires_s by the coordinator's count (docs/WIRE.md, "Lives"). False: out of memory.
+bool proto_pass_make(const struct common_secret *secret, const struct proto_identity *who, uint64_t expires_s,
+                     char out[PROTO_PASS_CHARS + 1]);
 
 // Whether these credentials are a pass of this cluster that is still good, and whose: *out without a name. The proof is
 // compared in constant time.
-bool proto_pass_check(const struct common_secret *secret, const void *credentials, size_t len,
-                      uint64_t now_wall_s, struct proto_identity *out);
+bool proto_pass_check(const struct common_secret *secret, const void *credentials, size_t len, uint64_t now_s,
+                      struct proto_identity *out);
 
 #endif

@@ -215,8 +215,10 @@ struct proto_server_options {
     // returns. May be NULL.
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
     // Each request that is answered, once, before its answer leaves: also one that no handler has seen (its message has no
-    // body then). `reply` is the answer's body; NULL: a failure. May be NULL.
-    void (*answered)(void *arg, const struct proto_request *request, enum common_code code,
+    // body then). `reply` is the answer's body; NULL: a failure. False: the answer is kept, and the request with it, until
+    // proto_request_release, or until proto_request_fail answers a failure in its place: once, not on this stack. May
+    // be NULL.
+    bool (*answered)(void *arg, struct proto_request *request, enum common_code code,
                      const ProtobufCMessage *reply);
     void (*link_closed)(void *arg, uint64_t link); // stream only; may be NULL
     // Our certificate and whom we believe; a reference is taken. Endpoints of TLS need it. A daemon that links must show a
@@ -333,6 +335,9 @@ void proto_request_ends(struct proto_request *request, uint64_t now_ns);
 void proto_request_reply(struct proto_request *request, const ProtobufCMessage *body,
                          const struct proto_tensor_out *tensors, size_t n_tensors, proto_done_fn sent,
                          void *sent_arg);
+
+// The answer that was kept (proto_server_options.answered) leaves. The request is gone.
+void proto_request_release(struct proto_request *request);
 
 // Answers a failure. `details` may be NULL. The request is gone.
 void proto_request_fail(struct proto_request *request, enum common_code code, const char *text,

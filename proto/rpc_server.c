@@ -351,6 +351,33 @@ static void count_answer(const struct proto_request *request, const Banyan__Pb__
         common_buckets_add(&server->took[request->method], now - request->arrived_ns);
 }
 
+// NULL: no answer.
+static void request_leave(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent,
+                          void *sent_arg)
+{
+    struct proto_server *server = request->server;
+    // Before the transport looks whether the caller may be read again; the link may be gone afterwards.
+    count_caller(request, -1, -(int64_t)(request->bytes + request->charged));
+    request->caller = NULL;
+    request->identity = NULL;
+    request->send(request, gather, sent, sent_arg);
+    if (server->unread > server->bytes_max / 2)
+        proto_callers_relieve(server);
+    request_end(request);
+}
+
+static void take_kept_away(struct proto_request *request, const Banyan__Pb__Status *status)
+{
+    if (status && status->code < COMMON_CODE_COUNT)
+        request->server->failed[status->code]++;
+    proto_done_fn sent = request->kept_sent;
+    free(request->kept);
+    request->kept = NULL;
+    request->kept_sent = NULL;
+    if (sent)
+        sent(request->kept_sent_arg);
+}
+
 static void request_answer(struct proto_request *request, struct proto_outgoing *outgoing, proto_done_fn sent,
                            void *sent_arg)
 {
@@ -358,7 +385,11 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
     assert(common_loop_is_owner(server->loop));
     struct proto_gather gather;
     struct common_error err;
-    count_answer(request, outgoing->status);
+    bool again = request->answered; // in the place of an answer that was kept
+    if (again)
+        take_kept_away(request, outgoing->status);
+    else
+        count_answer(request, outgoing->status);
     outgoing->kind = PROTO_FRAME_REPLY;
     outgoing->method = request->method;
     outgoing->request = request->id;
@@ -384,18 +415,32 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
             sent(sent_arg);
         sent = NULL;
     }
-    // Before the transport looks whether the caller may be read again; the link may be gone afterwards.
-    count_caller(request, -1, -(int64_t)(request->bytes + request->charged));
-    request->caller = NULL;
-    if (server->answered)
+    request->answered = true;
+    if (again || !server->answered ||
         server->answered(server->arg, request,
                          outgoing->status ? (enum common_code)outgoing->status->code : COMMON_OK,
-                         outgoing->status ? NULL : outgoing->body);
-    request->identity = NULL;
-    request->send(request, code == COMMON_OK ? &gather : NULL, sent, sent_arg);
-    if (server->unread > server->bytes_max / 2)
-        proto_callers_relieve(server);
-    request_end(request);
+                         outgoing->status ? NULL : outgoing->body)) {
+        request_leave(request, code == COMMON_OK ? &gather : NULL, sent, sent_arg);
+        return;
+    }
+    request->on_cancel = NULL; // what it is about may be gone
+    request->kept = code == COMMON_OK ? proto_gather_keep(&gather) : NULL;
+    request->kept_sent = sent;
+    request->kept_sent_arg = sent_arg;
+}
+
+void proto_request_release(struct proto_request *request)
+{
+    struct proto_gather *kept = request->kept;
+    proto_done_fn sent = request->kept_sent;
+    if (!kept) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "out of memory for the answer", NULL, 0);
+        return;
+    }
+    request->kept = NULL;
+    request->kept_sent = NULL;
+    request_leave(request, kept, sent, request->kept_sent_arg);
+    free(kept);
 }
 
 void proto_request_reply(struct proto_request *request, const ProtobufCMessage *body,

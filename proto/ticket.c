@@ -30,8 +30,8 @@ size_t proto_ticket_make(const struct common_secret *secret, const struct proto_
 }
 
 enum common_code proto_ticket_check(const struct common_secret *secret, enum proto_ticket_permit permit,
-                                    const void *data, size_t len, uint64_t now_wall_ns,
-                                    struct proto_ticket *out, struct common_error *err)
+                                    const void *data, size_t len, uint64_t now_ns, struct proto_ticket *out,
+                                    struct common_error *err)
 {
     static const char denied[] = "the ticket was not made by this cluster's coordinator, or not for this";
     if (len <= COMMON_MAC_BYTES || len > PROTO_TICKET_MAX)
@@ -53,7 +53,7 @@ enum common_code proto_ticket_check(const struct common_secret *secret, enum pro
                                   .expires_wall_ns = pb->expires_wall_ns,
                                   .permit = permit};
     banyan__pb__ticket__free_unpacked(pb, NULL);
-    if (now_wall_ns >= ticket.expires_wall_ns)
+    if (now_ns >= ticket.expires_wall_ns)
         return common_error_set(err, COMMON_FAILED_PRECONDITION, "%s",
                                 permit == PROTO_TICKET_READ
                                     ? "the ticket has expired: open the read again"

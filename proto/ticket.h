@@ -18,8 +18,8 @@ enum proto_ticket_permit { PROTO_TICKET_PUT, PROTO_TICKET_READ };
 
 struct proto_ticket {
     uint64_t session, incarnation, term;
-    uint64_t first, count; // tokens that may be put, or read
-    uint64_t expires_wall_ns;
+    uint64_t first, count;    // tokens that may be put, or read
+    uint64_t expires_wall_ns; // by the coordinator's count (docs/WIRE.md, "Lives")
     enum proto_ticket_permit permit;
 };
 
@@ -31,7 +31,7 @@ size_t proto_ticket_make(const struct common_secret *secret, const struct proto_
 // secret, or for something else than `permit`; FAILED_PRECONDITION: expired, a new one is needed; RESOURCE_EXHAUSTED: no
 // memory to check it. Session, incarnation, term and positions are the caller's to compare.
 enum common_code proto_ticket_check(const struct common_secret *secret, enum proto_ticket_permit permit,
-                                    const void *data, size_t len, uint64_t now_wall_ns,
-                                    struct proto_ticket *out, struct common_error *err);
+                                    const void *data, size_t len, uint64_t now_ns, struct proto_ticket *out,
+                                    struct common_error *err);
 
 #endif

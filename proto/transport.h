@@ -156,6 +156,10 @@ struct proto_request {
     size_t bytes;
     uint64_t charged;
     bool cancelled;
+    bool answered;             // `answered` was asked, and keeps the answer:
+    struct proto_gather *kept; // NULL: there was no memory for it
+    proto_done_fn kept_sent;
+    void *kept_sent_arg;
     proto_done_fn on_cancel;
     void *on_cancel_arg;
 };
@@ -228,7 +232,7 @@ struct proto_server {
     void (*wording)(void *arg, const struct proto_request *request, char *text, size_t bytes,
                     Banyan__Pb__Status *status);
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
-    void (*answered)(void *arg, const struct proto_request *request, enum common_code code,
+    bool (*answered)(void *arg, struct proto_request *request, enum common_code code,
                      const ProtobufCMessage *reply);
     void (*link_closed)(void *arg, uint64_t link);
     struct proto_listener *listeners;

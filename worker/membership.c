@@ -95,6 +95,14 @@ static void see_term(struct worker_membership *m, uint64_t term)
         *m->options.term = term;
 }
 
+// The answer was on its way for a while: the count is behind the coordinator's by that, never ahead of it, and no ticket
+// ends too early.
+static void see_clock(struct worker_membership *m, uint64_t clock_ns)
+{
+    if (clock_ns && m->options.clock_zero_ns)
+        *m->options.clock_zero_ns = clock_ns - common_clock_ns();
+}
+
 static void ask(struct worker_membership *m);
 
 // Another try, whose lateness says nothing.
@@ -179,6 +187,7 @@ static void asked(void *arg, const struct proto_reply *reply)
         return;
     }
     see_term(m, body->term);
+    see_clock(m, body->clock_ns);
     m->worker = body->worker;
     m->beat_ns = body->heartbeat_ns < BEAT_MIN_NS   ? BEAT_MIN_NS
                  : body->heartbeat_ns > BEAT_MAX_NS ? BEAT_MAX_NS
@@ -255,6 +264,7 @@ static void beaten(void *arg, const struct proto_reply *reply)
     const Banyan__Pb__HeartbeatReply *body =
         reply->code == COMMON_OK ? (const Banyan__Pb__HeartbeatReply *)reply->message->body : NULL;
     if (body && body->term == *m->options.term) {
+        see_clock(m, body->clock_ns);
         if (m->state == MEMBERSHIP_JOINING && !body->joining)
             joined(m);
         if (body->measure && m->options.measure)

@@ -45,6 +45,9 @@ struct worker_membership_options { // strings are copied
     uint64_t capacity_bytes, bandwidth;
     uint32_t threads, cores; // cores: processors that it may run on; 0: as many as threads
     uint64_t *term;          // the worker's highest: read, and raised by what the coordinator says
+    // The coordinator's count of the lives of tickets when common_clock_ns was 0, as each answer of the coordinator that
+    // this worker is a member at says it; 0: none has. May be NULL.
+    uint64_t *clock_zero_ns;
     void (*stats)(void *arg, struct worker_membership_stats *out);
     void (*measure)(void *arg);    // the coordinator asks how fast it computes now; may be NULL
     void (*registered)(void *arg); // each time that it is active: told what it should hold; may be NULL

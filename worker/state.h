@@ -54,6 +54,7 @@ struct worker {
     char *token;                // that clients may present in the place of a pass; NULL: none
     bool demands_pass;          // clients must present one of the two
     uint64_t term;              // the highest seen
+    uint64_t clock_zero_ns;     // worker/ticket.h; 0: the coordinator has not said
     uint64_t visit_term, visit; // the last that an inventory was asked for
     uint64_t plans_term;        // the one that `plans` belong to
     uint64_t settled;           // commits with lower numbers are over

@@ -4,12 +4,17 @@
 #include "common/clock.h"
 #include "worker/state.h"
 
+uint64_t worker_ticket_clock_ns(const struct worker *worker)
+{
+    return worker->clock_zero_ns ? worker->clock_zero_ns + common_clock_ns() : common_clock_wall_ns();
+}
+
 enum common_code worker_ticket_check(const struct worker *worker, const ProtobufCBinaryData *data,
                                      const struct worker_wanted *wanted, struct proto_ticket *out,
                                      struct common_error *err)
 {
     enum common_code code = proto_ticket_check(&worker->secret, wanted->permit, data->data, data->len,
-                                               common_clock_wall_ns(), out, err);
+                                               worker_ticket_clock_ns(worker), out, err);
     if (code != COMMON_OK)
         return code;
     if (out->term < worker->term)

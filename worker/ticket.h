@@ -15,6 +15,11 @@ struct worker_wanted { // rows of a session
     uint64_t session, first, count; // positions
 };
 
+// What the lives of tickets and passes are compared with: the coordinator's own count, as its last heartbeat said it, and this
+// process's monotonic clock since. No two wall clocks need to agree. Before the first answer of a coordinator, and with
+// one of an older build, it is this machine's wall clock.
+uint64_t worker_ticket_clock_ns(const struct worker *worker);
+
 // The loop's thread. As proto_ticket_check, and FAILED_PRECONDITION: of a term that is over, a new one is
 // needed; PERMISSION_DENIED: for another session or other positions. Its incarnation is the caller's to compare.
 enum common_code worker_ticket_check(const struct worker *worker, const ProtobufCBinaryData *data,

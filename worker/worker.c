@@ -20,6 +20,7 @@
 #include "worker/measure.h"
 #include "worker/memory.h"
 #include "worker/state.h"
+#include "worker/ticket.h"
 #include "worker/warm.h"
 
 // Multiply-adds below which a step is computed on the loop thread: worker/README.md says how this was
@@ -165,7 +166,8 @@ static bool admit(void *arg, const void *credentials, size_t len, const char *pe
 {
     const struct worker *worker = arg;
     (void)peer;
-    if (proto_pass_check(&worker->secret, credentials, len, common_clock_wall_ns() / COMMON_NS_PER_S, out))
+    if (proto_pass_check(&worker->secret, credentials, len, worker_ticket_clock_ns(worker) / COMMON_NS_PER_S,
+                         out))
         return true;
     bool right =
         worker->token && len == strlen(worker->token) && common_bytes_equal(credentials, worker->token, len);
@@ -228,6 +230,7 @@ static enum common_code worker_join(struct worker *worker, const struct worker_c
                                                 .group = worker_engine_group(config->engine),
                                                 .no_device = config->no_device,
                                                 .term = &worker->term,
+                                                .clock_zero_ns = &worker->clock_zero_ns,
                                                 .stats = membership_stats,
                                                 .measure = membership_measure,
                                                 .registered = membership_registered,

@@ -63,6 +63,7 @@ static void answer_register(struct coordinator_worker *w, bool linked)
     reply.term = w->cluster->core->term;
     reply.heartbeat_ns = w->cluster->core->options.heartbeat_ns;
     reply.joining = !coordinator_worker_active(w);
+    reply.clock_ns = coordinator_clock_ns(w->cluster->core);
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
@@ -720,6 +721,7 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     reply.term = cluster->core->term;
     reply.joining = w->state == COORDINATOR_WORKER_JOINING;
     reply.measure = w->pace.probe;
+    reply.clock_ns = coordinator_clock_ns(cluster->core);
     w->pace.probe = false;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }

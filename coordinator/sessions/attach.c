@@ -73,8 +73,8 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
                                   .term = sessions->core->term,
                                   .first = o->first,
                                   .count = o->count,
-                                  .expires_wall_ns =
-                                      common_clock_wall_ns() + sessions->core->options.ticket_ns};
+                                  .expires_wall_ns = coordinator_clock_ns(sessions->core) +
+                                                     sessions->core->options.ticket_ns};
     const struct proto_identity *who = proto_request_identity(o->request);
     bool shown = coordinator_shows_workers(who);
     char pass[PROTO_PASS_CHARS + 1];
@@ -114,6 +114,7 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
         goto free_room;
     }
     m.expires_wall_ns = ticket.expires_wall_ns;
+    m.life_ns = sessions->core->options.ticket_ns;
     if (proto_pass_make(&sessions->core->secret, who,
                         ticket.expires_wall_ns / COMMON_NS_PER_S + PROTO_PASS_LIFE_S, pass))
         m.pass = pass;

@@ -105,7 +105,8 @@ static enum common_code list_all(struct listing *l, struct coordinator_session *
                                         .term = core->term,
                                         .first = m->first,
                                         .count = m->count,
-                                        .expires_wall_ns = common_clock_wall_ns() + core->options.ticket_ns,
+                                        .expires_wall_ns =
+                                            coordinator_clock_ns(core) + core->options.ticket_ns,
                                         .permit = PROTO_TICKET_READ};
     l->reply = (Banyan__Pb__AttachOpenReply)BANYAN__PB__ATTACH_OPEN_REPLY__INIT;
     for (uint64_t i = m->first / ct; i <= (m->first + m->count - 1) / ct; i++) {
@@ -124,6 +125,7 @@ static enum common_code list_all(struct listing *l, struct coordinator_session *
     if (!l->reply.ticket.len)
         return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "", "out of memory for a ticket");
     l->reply.expires_wall_ns = ticket.expires_wall_ns;
+    l->reply.life_ns = core->options.ticket_ns;
     if (proto_pass_make(&core->secret, l->who, ticket.expires_wall_ns / COMMON_NS_PER_S + PROTO_PASS_LIFE_S,
                         l->pass))
         l->reply.pass = l->pass;

@@ -464,10 +464,23 @@ bool coordinator_store_named(const struct coordinator_store *store)
     return !store->hold || coordinator_hold_named(store->hold);
 }
 
+bool coordinator_store_refuse(struct coordinator_store *store)
+{
+    struct coordinator_batch *list = store && !store->started ? store->submitted : NULL;
+    if (!list)
+        return false;
+    store->submitted = NULL;
+    store->submitted_tail = &store->submitted;
+    for (struct coordinator_batch *batch = list; batch; batch = batch->next)
+        batch_fail(batch, SQLITE_ABORT, "cannot be written", "the coordinator is stopping");
+    batches_deliver(list);
+    return true;
+}
+
 static void hand_over(void *arg)
 {
     struct coordinator_store *store = arg;
-    if (!store->submitted)
+    if (coordinator_store_refuse(store) || !store->submitted)
         return;
     pthread_mutex_lock(&store->lock);
     *store->tail = store->submitted;
@@ -484,15 +497,10 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
     batch->done = done;
     batch->arg = arg;
     batch->store = store;
-    if (!store->started) { // it was stopped: what is still under way comes to nothing
-        batch_fail(batch, SQLITE_ABORT, "cannot be written", "the coordinator is stopping");
-        common_loop_mail(store->loop, &batch->mail, batches_deliver, batch);
-        return;
-    }
     COMMON_FAILPOINT("store_submitted");
     *store->submitted_tail = batch;
     store->submitted_tail = &batch->next;
-    common_deferred_mark(store->hand_over);
+    common_deferred_mark(store->hand_over); // after the stop it comes to nothing there
 }
 
 // ---- counters -----------------------------------------------------------------------------------
@@ -691,6 +699,7 @@ void coordinator_store_free(struct coordinator_store *store)
     pthread_cond_destroy(&store->wake);
     pthread_mutex_destroy(&store->lock);
     common_deferred_free(store->hand_over);
+    list_free(store->submitted);
     free(store->lives);
     free(store->path);
     free(store);

@@ -73,8 +73,12 @@ enum common_code coordinator_store_open(const char *path, bool sync_full, struct
                                         struct coordinator_store **out, struct common_error *err);
 
 // Finishes what was submitted (callbacks are posted to the loop), closes the file, and gives it up last of all: the next
-// coordinator opens it from then on. It removes no file. Submit nothing afterwards. NULL is allowed.
+// coordinator opens it from then on. It removes no file. What
+// is submitted afterwards comes to nothing, at the end of the turn. NULL is allowed.
 void coordinator_store_stop(struct coordinator_store *store);
+// After the stop, where the loop has ended and runs nothing more: ends what was submitted since, on this stack, by its
+// callbacks. False: there was nothing. NULL is allowed.
+bool coordinator_store_refuse(struct coordinator_store *store);
 // Once the loop has run what was posted; NULL is allowed.
 void coordinator_store_free(struct coordinator_store *store);
 

@@ -8,14 +8,20 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/trail_writer.h"
 #include "coordinator/events.h"
 #include "coordinator/trail/calls.h"
 #include "coordinator/trail/flood.h"
+#include "coordinator/trail/kept.h"
 #include "proto/codec.h"
 #include "proto/event.h"
 #include "proto/status.h"
 
-#define HEAD_NS (3600 * COMMON_NS_PER_S) // between two lines of the log with the head of the chain
+#define HEAD_NS  (3600 * COMMON_NS_PER_S) // between two lines of the log with the head of the chain
+#define HANGS_NS (1 * COMMON_NS_PER_S)    // a record has waited so long: its disk hangs
+#define SPARE_NS (200 * COMMON_NS_PER_MS) // of a deadline, for the way of the answer that says so
+#define STOP_NS  (2 * COMMON_NS_PER_S)    // a stop waits so long for the disk
+#define CROWDED  50 // percent of the queue: with --audit-required nothing new is changed
 
 enum flood { FLOOD_REFUSED, FLOOD_FAILED, FLOOD_READS, FLOOD_WORKERS, FLOODS };
 static const char *const flood_names[FLOODS] = {"refused tries", "calls that have failed", "reads",
@@ -24,7 +30,11 @@ static const char *const flood_names[FLOODS] = {"refused tries", "calls that hav
 struct coordinator_trail {
     struct coordinator_core *core;
     const struct coordinator_tenants *tenants;
-    struct common_trail *file;
+    struct common_trail_writer *writer;
+    struct coordinator_trail_kept *kept;
+    struct common_trail_state state; // of the file, when it was looked at last
+    bool hangs;                      // so was that the disk does
+    uint64_t stop_ns;                // until when a stop waits; 0: there is none
     struct coordinator_trail_flood floods[FLOODS];
     uint64_t left_out, said_head_ns;
     bool told; // of what cannot be written an event has said so
@@ -42,38 +52,64 @@ static struct common_trail_body *begin(struct coordinator_trail *trail)
     return body;
 }
 
-static void tell(struct coordinator_trail *trail, bool works)
+static bool works(const struct coordinator_trail *trail)
+{
+    return trail->state.works && !trail->hangs;
+}
+
+static const char *trouble_of(const struct coordinator_trail *trail)
+{
+    return trail->hangs ? "its disk has not answered for a second" : trail->state.trouble;
+}
+
+static void tell(struct coordinator_trail *trail)
 {
     char text[PROTO_EVENT_TEXT];
-    struct common_trail_counts counts;
-    common_trail_counts(trail->file, &counts);
-    if (works)
+    if (works(trail))
         snprintf(text, sizeof text, "the audit log is written again: %" PRIu64 " records are not in it",
-                 counts.lost);
+                 trail->state.counts.lost);
     else
-        snprintf(text, sizeof text, "the audit log cannot be written: %.80s%s",
-                 common_trail_trouble(trail->file),
+        snprintf(text, sizeof text, "the audit log cannot be written: %.80s%s", trouble_of(trail),
                  trail->core->options.audit_required ? ": changes are refused (--audit-required)"
                                                      : ": what happens is not in it");
-    trail->told = !works;
-    coordinator_events_add(
-        trail->core->events,
-        &(struct coordinator_event){.kind = works ? PROTO_EVENT_TRAIL_WRITTEN : PROTO_EVENT_TRAIL_FAILED,
-                                    .severity = works ? PROTO_EVENT_INFO : PROTO_EVENT_ERROR,
-                                    .text = text});
+    trail->told = !works(trail);
+    coordinator_events_add(trail->core->events,
+                           &(struct coordinator_event){
+                               .kind = works(trail) ? PROTO_EVENT_TRAIL_WRITTEN : PROTO_EVENT_TRAIL_FAILED,
+                               .severity = works(trail) ? PROTO_EVENT_INFO : PROTO_EVENT_ERROR,
+                               .text = text});
 }
 
+// What the thread has come to. It logs failures of the file itself, but not that it waits.
 static void look(struct coordinator_trail *trail)
 {
-    bool works = common_trail_works(trail->file);
-    if (works == trail->told)
-        tell(trail, works);
+    bool hung = trail->hangs;
+    common_trail_writer_state(trail->writer, &trail->state);
+    trail->hangs = common_trail_writer_waits_ns(trail->writer, common_clock_ns()) >= HANGS_NS;
+    if (trail->hangs && !hung)
+        common_log_error("the audit log cannot be written: %s file=%s", trouble_of(trail),
+                         trail->core->options.audit_log);
+    else if (!trail->hangs && hung)
+        common_log_info("the disk of the audit log answers again lost=%" PRIu64 " file=%s",
+                        trail->state.counts.lost, trail->core->options.audit_log);
+    if (works(trail) == trail->told)
+        tell(trail);
 }
 
-static void write_record(struct coordinator_trail *trail)
+static void on_done(void *arg, uint64_t number, bool written)
 {
-    common_trail_write(trail->file, &trail->body);
+    struct coordinator_trail *trail = arg;
+    if (!written || trail->told)
+        look(trail);
+    coordinator_trail_kept_done(trail->kept, number, written, trail->state.trouble);
+}
+
+// The record's number; 0: it is lost.
+static uint64_t write_record(struct coordinator_trail *trail)
+{
+    uint64_t number = common_trail_writer_put(trail->writer, &trail->body);
     look(trail);
+    return number;
 }
 
 static void put_self(struct coordinator_trail *trail, struct common_trail_body *body)
@@ -152,7 +188,26 @@ static bool is_wanted(struct coordinator_trail *trail, const struct coordinator_
     return call->kind == COORDINATOR_TRAIL_CHANGES || admits(trail, FLOOD_READS, peer);
 }
 
-void coordinator_trail_answered(struct coordinator_trail *trail, const struct proto_request *request,
+// A deadline, less what the answer needs for its way.
+static uint64_t due_of(const struct proto_request *request, uint64_t now)
+{
+    uint64_t deadline = proto_request_deadline(request), left = deadline > now ? deadline - now : 0;
+    return deadline - (left / 8 < SPARE_NS ? left / 8 : SPARE_NS);
+}
+
+// Whether the answer leaves now.
+static bool leaves(struct coordinator_trail *trail, struct proto_request *request, uint64_t number, bool must)
+{
+    uint64_t now = common_clock_ns(), due = due_of(request, now);
+    if (trail->stop_ns || (!must && (!number || trail->hangs)))
+        return true;
+    if (!must && due > now + HANGS_NS)
+        due = now + HANGS_NS;
+    coordinator_trail_kept_add(trail->kept, request, number, due, must, trouble_of(trail));
+    return false;
+}
+
+bool coordinator_trail_answered(struct coordinator_trail *trail, struct proto_request *request,
                                 enum common_code code, const ProtobufCMessage *reply)
 {
     uint32_t method = proto_request_method(request);
@@ -160,12 +215,12 @@ void coordinator_trail_answered(struct coordinator_trail *trail, const struct pr
     const ProtobufCMessage *asked = proto_request_message(request)->body;
     bool denied = code == COMMON_PERMISSION_DENIED && coordinator_trail_knows(method);
     if (!trail || (!asked && !denied))
-        return;
+        return true;
     struct coordinator_trail_call call = {.kind = COORDINATOR_TRAIL_NOT};
     if (asked)
         call = coordinator_trail_call(method, asked, reply);
     if (!is_wanted(trail, &call, code, proto_request_peer(request)))
-        return;
+        return true;
     const struct proto_method_info *info = proto_codec_method(method);
     struct common_trail_body *body = begin(trail);
     put_who(trail, body, request);
@@ -178,13 +233,19 @@ void coordinator_trail_answered(struct coordinator_trail *trail, const struct pr
         common_trail_put_text(body, "call", info ? info->name : NULL);
     common_trail_put_shut(body);
     common_trail_put_text(body, "result", common_code_name(code));
-    write_record(trail);
+    bool must =
+        trail->core->options.audit_required && call.kind == COORDINATOR_TRAIL_CHANGES && code == COMMON_OK;
+    return leaves(trail, request, write_record(trail), must);
 }
 
 bool coordinator_trail_refuses(struct coordinator_trail *trail, struct proto_request *request)
 {
     struct proto_status status;
-    if (!trail || !trail->core->options.audit_required || common_trail_works(trail->file))
+    if (!trail || !trail->core->options.audit_required)
+        return false;
+    bool crowded = common_trail_writer_full(trail->writer) >= CROWDED;
+    look(trail);
+    if (works(trail) && !crowded)
         return false;
     struct coordinator_trail_call call =
         coordinator_trail_call(proto_request_method(request), proto_request_message(request)->body, NULL);
@@ -193,8 +254,9 @@ bool coordinator_trail_refuses(struct coordinator_trail *trail, struct proto_req
     proto_status_set(
         &status, COMMON_FAILED_PRECONDITION, "AUDIT_LOG",
         "the coordinator's audit log cannot be written (%.80s), and with --audit-required nothing is "
-        "changed without it: nothing was changed; make room for %.120s",
-        common_trail_trouble(trail->file), trail->core->options.audit_log);
+        "changed without it: nothing was changed; see to the disk of %.120s",
+        works(trail) ? "too many records wait for its disk" : trouble_of(trail),
+        trail->core->options.audit_log);
     proto_request_fail_status(request, &status);
     return true;
 }
@@ -295,9 +357,8 @@ static void on_event(void *arg, const struct coordinator_event *event)
 
 static void say_head(struct coordinator_trail *trail, uint64_t now_ns)
 {
-    struct common_trail_counts counts;
-    common_trail_counts(trail->file, &counts);
-    common_log_info("audit log seq=%" PRIu64 " head=%s file=%s", counts.seq, counts.head,
+    common_trail_writer_state(trail->writer, &trail->state);
+    common_log_info("audit log seq=%" PRIu64 " head=%s file=%s", trail->state.counts.seq, trail->state.head,
                     trail->core->options.audit_log);
     trail->said_head_ns = now_ns;
 }
@@ -317,7 +378,14 @@ enum common_code coordinator_trail_new(struct coordinator_core *core,
     struct coordinator_trail *trail = coordinator_alloc(sizeof *trail);
     trail->core = core;
     trail->tenants = tenants;
-    trail->file = file;
+    code = common_trail_writer_new(core->loop, file, on_done, trail, &trail->writer);
+    if (code == COMMON_OK)
+        code = coordinator_trail_kept_new(core->loop, &trail->kept);
+    if (code != COMMON_OK) {
+        common_trail_writer_free(trail->writer);
+        free(trail);
+        return common_error_set(err, code, "the audit log's thread cannot be started");
+    }
     coordinator_events_listen(core->events, on_event, trail);
     core->strange = on_strange;
     core->strange_arg = trail;
@@ -331,8 +399,9 @@ void coordinator_trail_tick(struct coordinator_trail *trail, uint64_t now_ns)
 {
     if (!trail)
         return;
-    common_trail_retry(trail->file);
     look(trail);
+    if (!trail->state.works)
+        common_trail_writer_retry(trail->writer);
     say_left_out(trail, now_ns, false);
     if (now_ns - trail->said_head_ns >= HEAD_NS)
         say_head(trail, now_ns);
@@ -340,13 +409,20 @@ void coordinator_trail_tick(struct coordinator_trail *trail, uint64_t now_ns)
 
 void coordinator_trail_reopen(struct coordinator_trail *trail)
 {
-    struct common_error err;
+    if (trail)
+        common_trail_writer_reopen(trail->writer);
+}
+
+void coordinator_trail_flush(struct coordinator_trail *trail)
+{
     if (!trail)
         return;
-    say_head(trail, common_clock_ns()); // of the file that ends
-    if (common_trail_reopen(trail->file, &err) != COMMON_OK)
-        common_log_error("signal=HUP: the audit log goes on in the file that it has: %s", err.message);
-    look(trail);
+    if (!trail->stop_ns)
+        trail->stop_ns = common_clock_ns() + STOP_NS;
+    if (!common_trail_writer_flush(trail->writer, trail->stop_ns))
+        common_log_error("the audit log cannot be written: its last records may be missing file=%s",
+                         trail->core->options.audit_log);
+    coordinator_trail_kept_release(trail->kept);
 }
 
 void coordinator_trail_stop(struct coordinator_trail *trail)
@@ -359,6 +435,7 @@ void coordinator_trail_stop(struct coordinator_trail *trail)
     common_trail_put_text(body, "what", "coordinator.stopped");
     common_trail_put_text(body, "result", "OK");
     write_record(trail);
+    coordinator_trail_flush(trail);
     say_head(trail, common_clock_ns());
 }
 
@@ -368,7 +445,9 @@ void coordinator_trail_free(struct coordinator_trail *trail)
         return;
     coordinator_events_listen(trail->core->events, NULL, NULL);
     trail->core->strange = NULL;
-    common_trail_close(trail->file);
+    coordinator_trail_flush(trail);
+    common_trail_writer_free(trail->writer);
+    coordinator_trail_kept_free(trail->kept);
     free(trail);
 }
 
@@ -376,8 +455,12 @@ bool coordinator_trail_count(const struct coordinator_trail *trail, struct coord
 {
     if (!trail)
         return false;
-    out->left_out = trail->left_out;
-    out->works = common_trail_works(trail->file);
-    common_trail_counts(trail->file, &out->file);
+    struct common_trail_state state;
+    common_trail_writer_state(trail->writer, &state);
+    *out = (struct coordinator_trail_counts){.written = state.counts.written,
+                                             .lost = state.counts.lost,
+                                             .left_out = trail->left_out,
+                                             .waiting = common_trail_writer_waiting(trail->writer),
+                                             .works = state.works && !trail->hangs};
     return true;
 }

@@ -2,11 +2,12 @@
 // The coordinator's audit log (docs/AUDIT.md; --audit-log): who has changed what, when, from where, and with which
 // result. "trail" in the code: "audit" is the name of steps that are computed again (steps/audit.h).
 //
-//   server: answered, refusing ──▶ calls.h: what is recorded ──▶ flood.h: tries that were refused ──▶ common/trail.h
-//   events.h: workers, the coordinator's own acts ──────────────────────────────────────────────────▶
+//   server: answered, refusing ──▶ calls.h: what is recorded ──▶ flood.h: tries that were refused ──▶ common/trail_writer.h
+//   events.h: workers, the coordinator's own acts ──────────────────────────────────────────────────▶       │
+//                            answer ◀── kept.h: answers that wait for their records ◀── written ────────────┘
 //
-// A record is in the file before the answer leaves. All functions take NULL for a trail: nothing is recorded then.
-// Everything is for the loop thread.
+// A record is in the file before the answer leaves, as long as the disk answers. The loop never waits for it. All
+// functions take NULL for a trail: nothing is recorded then. Everything is for the loop thread.
 #ifndef COORDINATOR_TRAIL_TRAIL_H
 #define COORDINATOR_TRAIL_TRAIL_H
 
@@ -26,12 +27,15 @@ struct coordinator_trail;
 enum common_code coordinator_trail_new(struct coordinator_core *core,
                                        const struct coordinator_tenants *tenants,
                                        struct coordinator_trail **out, struct common_error *err);
+// At a stop: waits for what is to be written, two seconds at most in all, and lets answers that wait leave. From now on none
+// waits any more.
+void coordinator_trail_flush(struct coordinator_trail *trail);
 void coordinator_trail_stop(
     struct coordinator_trail *trail); // the last record: that the coordinator has stopped
 void coordinator_trail_free(struct coordinator_trail *trail);
 
 // As proto_server_options has them, but for the argument.
-void coordinator_trail_answered(struct coordinator_trail *trail, const struct proto_request *request,
+bool coordinator_trail_answered(struct coordinator_trail *trail, struct proto_request *request,
                                 enum common_code code, const ProtobufCMessage *reply);
 void coordinator_trail_refusing(struct coordinator_trail *trail, enum proto_refusal refusal, const char *peer,
                                 const char *why);
@@ -47,8 +51,9 @@ void coordinator_trail_tick(struct coordinator_trail *trail, uint64_t now_ns);
 void coordinator_trail_reopen(struct coordinator_trail *trail);
 
 struct coordinator_trail_counts {
-    struct common_trail_counts file;
+    uint64_t written, lost;
     uint64_t left_out; // of floods
+    uint64_t waiting;  // for the disk
     bool works;
 };
 // False: there is no audit log.

@@ -256,6 +256,11 @@ static void on_attach_open(void *arg, struct proto_request *request)
     }
     reply.ticket = (ProtobufCBinaryData){6, (uint8_t *)"ticket"};
     reply.expires_wall_ns = common_clock_wall_ns() + 60 * COMMON_NS_PER_S;
+    reply.life_ns = 60 * COMMON_NS_PER_S;
+    if (service.behind) {
+        reply.expires_wall_ns -= 3600 * COMMON_NS_PER_S;
+        reply.life_ns = 0;
+    }
     reply.n_chunks = n;
     reply.chunks = chunk_ptrs;
     reply.n_workers = 2;

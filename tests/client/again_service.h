@@ -47,6 +47,7 @@ extern struct service {
     atomic_bool crowded;               // room for AHEAD_CHUNKS chunks at a time
     atomic_uint puts_refused;          // as many puts, by their tickets
     atomic_uint puts_moved;            // as many puts: the rows' holder is another one by now
+    atomic_bool behind;                // its clock is, and it is of an older build: tickets say no life
     atomic_uint_least64_t incarnation; // of the session
     atomic_uint_least64_t ticket;      // the incarnation that tickets are of
     atomic_uint quarantined;           // sessions, until they are dropped

@@ -343,6 +343,36 @@ static void holders_may_change_more_than_once(void **state)
     assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_ATTACH_OPEN), 4);
 }
 
+// The clock of a coordinator says nothing here: its tickets are used until a worker refuses them.
+static void clocks_may_differ(void **state)
+{
+    (void)state;
+    service.behind = true;
+    assert_int_equal(banyan_attach(session, 0, 0, TOKENS, kv, kv, NULL), BANYAN_OK);
+    assert_int_equal(banyan_attach(session, 0, 0, TOKENS, kv, kv, NULL), BANYAN_OK);
+    assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_CHUNK_PUT), 2);
+    assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_ATTACH_OPEN), 1);
+}
+
+// Each ticket is refused, as by a worker whose clock is wrong: few are asked for, and the error is the worker's.
+static void tickets_that_are_always_refused(void **state)
+{
+    (void)state;
+    const banyan_options options = {.timeout_ns = 500 * COMMON_NS_PER_MS,
+                                    .connect_timeout_ns = 30 * COMMON_NS_PER_S};
+    banyan_client *own;
+    banyan_session *of;
+    banyan_error error;
+    service.puts_moved = UINT32_MAX;
+    assert_int_equal(banyan_connect(service.endpoints[0], &options, &own, NULL), BANYAN_OK);
+    assert_int_equal(banyan_session_create(own, &spec, NULL, &of, NULL), BANYAN_OK);
+    assert_int_equal(banyan_attach(of, 0, 0, TOKENS, kv, kv, &error), BANYAN_FAILED_PRECONDITION);
+    assert_string_equal(error.reason, "OLD_TICKET");
+    assert_in_range(calls(BANYAN__PB__METHOD__METHOD_ATTACH_OPEN), 1, OPENS_MAX);
+    banyan_session_close(of);
+    banyan_disconnect(own);
+}
+
 static void a_ticket_is_of_this_incarnation(void **state)
 {
     (void)state;
@@ -384,6 +414,8 @@ int main(void)
         TEST(few_puts_are_under_way_to_a_worker),
         TEST(a_refused_ticket_is_replaced_once),
         TEST(holders_may_change_more_than_once),
+        TEST(clocks_may_differ),
+        TEST(tickets_that_are_always_refused),
         TEST(a_ticket_is_of_this_incarnation),
         TEST(no_room_ahead_may_be_room_enough),
     };

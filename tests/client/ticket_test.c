@@ -23,7 +23,7 @@ static void make_answer(struct answer *a, uint64_t first, const char *who)
     banyan__pb__attach_open_reply__init(&a->reply);
     a->reply.ticket.data = (uint8_t *)"proof";
     a->reply.ticket.len = 5;
-    a->reply.expires_wall_ns = common_clock_wall_ns() + 60 * COMMON_NS_PER_S;
+    a->reply.life_ns = 60 * COMMON_NS_PER_S;
     a->reply.incarnation = 3;
     a->reply.chunks = a->chunk_ptrs;
     a->reply.workers = a->worker_ptrs;
@@ -49,7 +49,8 @@ static struct client_ticket *make_ticket(uint64_t first, const char *who)
     struct answer a;
     struct client_ticket *ticket = NULL;
     make_answer(&a, first, who);
-    assert_int_equal(client_ticket_read(&a.reply, first, strlen(who) * TOKENS, TOKENS, &ticket, NULL),
+    assert_int_equal(client_ticket_read(&a.reply, first, strlen(who) * TOKENS, TOKENS, common_clock_ns(),
+                                        &ticket, NULL),
                      BANYAN_OK);
     return ticket;
 }
@@ -79,7 +80,8 @@ static void expect_refused(struct answer *a, uint64_t first, uint64_t count)
 {
     struct client_ticket *ticket = NULL;
     banyan_error error;
-    assert_int_equal(client_ticket_read(&a->reply, first, count, TOKENS, &ticket, &error), BANYAN_INTERNAL);
+    assert_int_equal(client_ticket_read(&a->reply, first, count, TOKENS, 0, &ticket, &error),
+                     BANYAN_INTERNAL);
     assert_null(ticket);
 }
 
@@ -116,20 +118,48 @@ static void test_answers_that_make_no_sense(void **state)
     expect_refused(&a, 0, 3 * TOKENS);
 }
 
-// A life that is shorter than what is spared for the way: it is used all the same, or an attach would ask for ever.
-static void test_short_life(void **state)
+static struct client_ticket *with_life(uint64_t life_ns, uint64_t asked_ago_ns)
+{
+    struct answer a;
+    struct client_ticket *ticket = NULL;
+    make_answer(&a, 0, "a");
+    a.reply.life_ns = life_ns;
+    a.reply.expires_wall_ns =
+        common_clock_wall_ns() - 3600 * COMMON_NS_PER_S; // by a clock that is far behind
+    assert_int_equal(client_ticket_read(&a.reply, 0, TOKENS, TOKENS, common_clock_ns() - asked_ago_ns,
+                                        &ticket, NULL),
+                     BANYAN_OK);
+    return ticket;
+}
+
+// A life counts from the moment when the ticket was asked for, less what is spared for the way; half of it is left at
+// its arrival in any case, or an attach would ask for ever.
+static void test_lives(void **state)
 {
     (void)state;
+    const uint64_t second = COMMON_NS_PER_S;
+    struct {
+        uint64_t life_ns, asked_ago_ns, least_ns, most_ns; // is stale in
+    } lives[] = {
+        {60 * second, 0, 57 * second, 58 * second},
+        {60 * second, 10 * second, 47 * second, 48 * second},
+        {60 * second, 50 * second, 29 * second, 30 * second},
+        {second, 0, second / 4, second / 2},
+        {second, 5 * second, second / 4, second / 2},
+    };
+    for (size_t i = 0; i < sizeof lives / sizeof *lives; i++) {
+        struct client_ticket *ticket = with_life(lives[i].life_ns, lives[i].asked_ago_ns);
+        uint64_t left = common_clock_left(ticket->stale_ns);
+        assert_in_range(left, lives[i].least_ns - second / 4, lives[i].most_ns);
+        client_ticket_unref(ticket);
+    }
     struct banyan_session session = {.spec = {.chunk_tokens = TOKENS}};
-    struct answer a;
-    struct client_ticket *ticket;
     atomic_store(&session.incarnation, 3);
-    make_answer(&a, 0, "a");
-    a.reply.expires_wall_ns = common_clock_wall_ns() + COMMON_NS_PER_S;
-    assert_int_equal(client_ticket_read(&a.reply, 0, TOKENS, TOKENS, &ticket, NULL), BANYAN_OK);
-    assert_true(ticket->stale_wall_ns < a.reply.expires_wall_ns - COMMON_NS_PER_S / 4);
-    client_ticket_keep(&session, ticket);
-    assert_ptr_equal(client_ticket_find(&session, 0), ticket);
+    client_ticket_keep(&session, with_life(0, 0)); // of an older coordinator: until a worker refuses it
+    assert_non_null(client_ticket_find(&session, 0));
+    client_tickets_free(&session);
+    client_ticket_keep(&session, with_life(UINT64_MAX, second)); // no sum wraps
+    assert_non_null(client_ticket_find(&session, 0));
     client_tickets_free(&session);
 }
 
@@ -147,7 +177,7 @@ static void test_cache(void **state)
     atomic_store(&session.incarnation, 4); // truncated meanwhile
     assert_null(client_ticket_find(&session, 0));
     atomic_store(&session.incarnation, 3);
-    old->stale_wall_ns = common_clock_wall_ns(); // about to expire
+    old->stale_ns = common_clock_ns(); // about to expire
     assert_null(client_ticket_find(&session, 0));
     client_ticket_drop(&session, new);
     assert_int_equal(session.n_tickets, 1);
@@ -191,7 +221,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cut_at_holders_and_bytes),
         cmocka_unit_test(test_answers_that_make_no_sense),
-        cmocka_unit_test(test_short_life),
+        cmocka_unit_test(test_lives),
         cmocka_unit_test(test_cache),
         cmocka_unit_test(test_range_asked_for),
     };

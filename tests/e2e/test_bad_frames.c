@@ -627,8 +627,8 @@ static void tickets(void **state)
         a = call(fd, BANYAN__PB__METHOD__METHOD_CHUNK_PUT, &bad.base, tensor, 2);                            \
         judge(what, &a, want, why, like_before);                                                             \
     } while (0)
-    PUT("an expired ticket", secret, ticket.expires_wall_ns = now - 1, (void)0, BANYAN_FAILED_PRECONDITION,
-        "OLD_TICKET", false);
+    PUT("an expired ticket", secret, ticket.expires_wall_ns = now - 60 * COMMON_NS_PER_S, (void)0,
+        BANYAN_FAILED_PRECONDITION, "OLD_TICKET", false);
     PUT("another session's ticket", secret, ticket.session = banyan_session_id(witness_session), (void)0,
         BANYAN_PERMISSION_DENIED, "", false);
     PUT("a ticket for other positions", secret, ticket.first = 64, (void)0, BANYAN_PERMISSION_DENIED, "",

@@ -97,9 +97,10 @@ struct op {
     const struct op
         *behind;   // of an append: the one that the same client has sent right before it; NULL: none
     uint32_t gone; // chunks that were at nobody at some moment meanwhile: bits
+    uint64_t start_ns, ticket_until_ns; // the ticket of a PUT or of ROWS is good until then at least
     // Of CREATE, FORK and FIND:
     uint32_t name, life; // life: of the coordinator, at its start
-    uint64_t key, start_ns;
+    uint64_t key;
     struct model *again; // that this key has made already
     struct model *owner; // that has the name for certain, at its start
     bool rivals;         // another may have had the name at some time while it was under way

@@ -284,6 +284,8 @@ static void check(struct op *op)
         op->kind != ROWS && op->kind != GREEDY)
         chaos_violated(op, "a session is gone");
     chaos_name_ended(op, true);
+    if (strstr(op->call->text, "the ticket has expired") && op->call->done_ns < op->ticket_until_ns)
+        chaos_violated(op, "a ticket is refused before its life is over");
     if (writes(op))
         op->m->writes--;
     bool goes_on = op->call->code == COMMON_OK && op->m && !op->m->deleted && chaos.n_ops + 1 < OPS;

@@ -384,6 +384,7 @@ void chaos_disturb(enum fault fault)
         worker->loop, sim_random(2) ? cluster->loop : cluster->workers[sim_random(chaos.n_workers)]->loop};
     bool both = ends[0] && ends[1] && ends[0] != ends[1];
     uint32_t way = (uint32_t)sim_random(2);
+    int64_t skew;
     if (chaos.verbose)
         printf("%" PRIu64 " fault %d worker %s\n", sim_clock(), fault, worker->name);
     switch (fault) {
@@ -483,9 +484,13 @@ void chaos_disturb(enum fault fault)
             take_memory(worker);
         break;
     case CLOCK_SKEWED:
-        if (worker->loop)
-            sim_loop_skew(worker->loop, (int64_t)sim_random(7200) * (int64_t)COMMON_NS_PER_S -
-                                            (int64_t)(3600 * COMMON_NS_PER_S));
+        skew = (int64_t)sim_random(7200) * (int64_t)COMMON_NS_PER_S - (int64_t)(3600 * COMMON_NS_PER_S);
+        if (sim_random(3) && worker->loop)
+            sim_loop_skew(worker->loop, skew);
+        else
+            cluster->coordinator_skew_ns = skew; // also of the one that runs
+        if (cluster->loop)
+            sim_loop_skew(cluster->loop, cluster->coordinator_skew_ns);
         break;
     case NET_SLOW:
         sim_net_delay(10 * COMMON_NS_PER_US, COMMON_NS_PER_MS << sim_random(10));

@@ -230,6 +230,7 @@ struct op *chaos_op_new(enum kind kind, struct model *m, uint32_t layer, uint64_
                       .cuts = m ? m->cuts : 0,
                       .redrawn = m ? m->redrawn : 0,
                       .kills = chaos.kills,
+                      .start_ns = sim_clock(),
                       .tainted = m && chaos_is_tainted(m)};
     if (m && (kind == APPEND || kind == OPEN || kind == PUT || kind == COMMIT || kind == FORK))
         m->writes++;
@@ -314,6 +315,7 @@ static void start_open(struct model *m, uint32_t layer, uint64_t first, uint32_t
 void chaos_start_put(const struct op *open)
 {
     struct op *op = chaos_op_new(PUT, open->m, open->layer, open->first, open->rows);
+    op->ticket_until_ns = open->start_ns + sim_opened_life(open->call);
     chaos_mark_maybe(op->m, op->layer, op->first, op->rows);
     op->call = sim_put_rows(chaos_a_client(), open->call, op->layer, op->first, op->rows,
                             &op->m->value[op->layer][op->first]);
@@ -389,6 +391,7 @@ void chaos_start_look(struct model *m)
 void chaos_start_rows(const struct op *look)
 {
     struct op *op = chaos_op_new(ROWS, look->m, look->layer, look->first, look->rows);
+    op->ticket_until_ns = look->start_ns + sim_opened_life(look->call);
     op->cuts = look->cuts;
     op->tainted = op->tainted || look->tainted; // a holder keeps what is struck off until it is told so
     op->call = sim_read_rows(chaos_a_client(), look->call, op->layer, op->first, op->rows,

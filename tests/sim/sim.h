@@ -82,6 +82,10 @@ bool sim_loop_muted(const struct common_loop *loop);
 // an object that waits for its own posts, timers and jobs.
 void sim_loop_drain(struct common_loop *loop);
 
+// The end of a process, as common_loop_run does it after common_loop_stop: what was posted runs, and what that posts, a
+// turn later; what the last turn has left for its end (common_deferred) does not run any more.
+void sim_loop_end(struct common_loop *loop);
+
 // Added to this process's wall clock (common_clock_wall_ns). The monotonic clock is one for all.
 void sim_loop_skew(struct common_loop *loop, int64_t ns);
 

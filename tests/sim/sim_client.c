@@ -167,7 +167,13 @@ static void take_opened(struct sim_call *call, const Banyan__Pb__AttachOpenReply
             abort();
         }
     }
+    opened->life_ns = m->life_ns;
     call->opened = opened;
+}
+
+uint64_t sim_opened_life(const struct sim_call *opened)
+{
+    return opened->opened->life_ns;
 }
 
 // Nothing is declared to who has not asked. The ranges are the last tensor.

@@ -115,6 +115,7 @@ struct sim_call *sim_fork(struct sim_client *client, uint64_t session, uint64_t 
 struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count);
 // A ticket to read rows with, and where they are; then the rows, of each chunk from its holder number copy % holders.
 struct sim_call *sim_read_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count);
+uint64_t sim_opened_life(const struct sim_call *opened); // of the ticket, from the answer on
 struct sim_call *sim_read_rows(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
                                uint64_t first, uint64_t count, uint32_t copy);
 

@@ -15,6 +15,7 @@ struct sim_opened {
     uint32_t n, (*holders)[COPIES_MAX], *n_holders; // [n] by chunk
     uint64_t *first, *chunk;                        // [n]
     uint64_t tokens;                                // a chunk
+    uint64_t life_ns;
     struct proto_channel *channels[HOLDERS_MAX];
 };
 

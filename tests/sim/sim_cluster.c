@@ -81,6 +81,7 @@ static enum common_code start(struct sim_cluster *cluster, struct sim_coordinato
         abort();
     one->stopping = false;
     sim_loop_name(one->loop, one == cluster->coordinators ? "coordinator" : "second");
+    sim_loop_skew(one->loop, cluster->coordinator_skew_ns);
     enum common_code code = coordinator_new(one->loop, &options, &one->coordinator, err);
     if (code != COMMON_OK) {
         one->coordinator = NULL;
@@ -99,7 +100,7 @@ enum common_code sim_coordinator_start(struct sim_cluster *cluster, struct commo
 static void coordinator_end(struct sim_cluster *cluster, struct sim_coordinator *one)
 {
     coordinator_stop(one->coordinator);
-    sim_loop_drain(one->loop);
+    sim_loop_end(one->loop);
     coordinator_free(one->coordinator);
     common_loop_free(one->loop);
     one->coordinator = NULL;

@@ -59,6 +59,8 @@ struct sim_cluster { // for tests to read
     struct coordinator *coordinator;
     struct sim_worker *workers[SIM_WORKERS_MAX];
     struct sim_client *client;
+    int64_t
+        coordinator_skew_ns; // of the wall clock where coordinators run (sim_loop_skew), from the next start on
 };
 
 // Begins a world. Nothing runs yet.

@@ -58,6 +58,7 @@ struct coordinator_store {
     struct coordinator_hold *hold;          // NULL: no other process can have it
     uint64_t log;                           // that it writes to
     uint64_t stop_ns;                       // its stop takes so long; 0: no time
+    bool ending;                            // nothing is posted any more
     bool anonymous, closing;
     uint64_t failed; // batches that were answered so, and with what
     const char *failed_text;
@@ -140,6 +141,8 @@ static void answer(void *arg)
 
 static void answer_later(struct coordinator_store *store)
 {
+    if (store->ending)
+        return;
     if (!store->answering)
         common_loop_mail(store->loop, &store->mail, answer, store);
     store->answering = true;
@@ -218,6 +221,15 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
     store->disk->batches++;
     queue_push(&store->waiting, batch);
     write_next(store);
+}
+
+bool coordinator_store_refuse(struct coordinator_store *store)
+{
+    if (!store || store->disk || !store->durable.head)
+        return false;
+    store->ending = true; // its loop has
+    answer(store);
+    return true;
 }
 
 uint64_t coordinator_store_failed(const struct coordinator_store *store, const char **why)

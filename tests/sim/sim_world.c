@@ -371,20 +371,50 @@ void sim_loop_thaw(struct common_loop *loop)
     }
 }
 
+// What is due and not from a link: of posts alone, or of all kinds; those that were armed before this one, or any. False: there is
+// nothing.
+static bool run_first(const struct common_loop *loop, bool posts_alone, uint64_t armed_before)
+{
+    struct sim_event *first = NULL;
+    for (uint32_t i = 0; i < world.n_heap; i++) {
+        struct sim_event *event = world.heap[i];
+        bool meant = posts_alone ? event->kind == SIM_POST : event->kind != SIM_WIRE;
+        if (event->loop == loop && meant && event->at_ns <= world.now_ns && event->seq < armed_before &&
+            (!first || before(event, first)))
+            first = event;
+    }
+    if (first)
+        run_event(first);
+    return first != NULL;
+}
+
 void sim_loop_drain(struct common_loop *loop)
 {
     assert(!loop->frozen);
-    for (uint64_t n = 0;; n++) {
+    for (uint64_t n = 0; run_first(loop, false, UINT64_MAX); n++)
         assert(n < EVENTS_MAX);
-        struct sim_event *first = NULL;
-        for (uint32_t i = 0; i < world.n_heap; i++) {
-            struct sim_event *event = world.heap[i];
-            bool ours = event->loop == loop && event->kind != SIM_WIRE && event->at_ns <= world.now_ns;
-            if (ours && (!first || before(event, first)))
-                first = event;
-        }
-        if (!first)
+}
+
+static bool has_post(const struct common_loop *loop)
+{
+    for (uint32_t i = 0; i < world.n_heap; i++)
+        if (world.heap[i]->loop == loop && world.heap[i]->kind == SIM_POST)
+            return true;
+    return false;
+}
+
+void sim_loop_end(struct common_loop *loop)
+{
+    assert(!loop->frozen);
+    for (uint64_t n = 0; n < EVENTS_MAX; n++) {
+        uint64_t by = world.seq;
+        while (run_first(loop, true, by))
+            continue;
+        if (!has_post(loop))
             return;
-        run_event(first);
+        by = world.seq;
+        while (run_first(loop, false, by)) // a turn
+            continue;
     }
+    abort();
 }

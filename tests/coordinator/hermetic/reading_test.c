@@ -182,6 +182,38 @@ static void a_pin_goes_by_itself(void **state)
     sim_cluster_free(cluster);
 }
 
+// Wall clocks that differ by an hour, and one that is set meanwhile: a ticket lives as long as the coordinator says.
+static void lives_of_tickets_need_no_common_clock(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    struct sim_call *call = sim_create(cluster->client, (struct sim_shape){.replicas = 2}, "");
+    OK(call);
+    uint64_t session = call->session, ticket_ns = cluster->coordinator->core.options.ticket_ns;
+    int64_t hour = 3600 * (int64_t)COMMON_NS_PER_S;
+    for (int turn = 0; turn < 3; turn++) {
+        uint64_t first = (uint64_t)turn * 16;
+        sim_loop_skew(cluster->workers[0]->loop, hour * (turn - 1));
+        sim_loop_skew(cluster->workers[1]->loop, -hour * (turn - 1));
+        struct sim_call *opened = sim_open(cluster->client, session, first, 16);
+        OK(opened);
+        sim_loop_skew(cluster->loop, turn == 2 ? hour : 0);
+        pass(ticket_ns - COMMON_NS_PER_S);
+        OK(sim_put(cluster->client, opened, 0, first, 16, 1));
+        OK(sim_commit(cluster->client, session, 0, first, 16));
+        struct sim_call *read = sim_read_open(cluster->client, session, first, 16);
+        OK(read);
+        pass(ticket_ns - COMMON_NS_PER_S);
+        for (uint32_t copy = 0; copy < 2; copy++)
+            OK(sim_read_rows(cluster->client, read, 0, first, 16, copy));
+        pass(2 * COMMON_NS_PER_S);
+        ENDS(COMMON_FAILED_PRECONDITION, sim_put(cluster->client, opened, 0, first, 16, 1));
+        for (uint32_t copy = 0; copy < 2; copy++)
+            ENDS(COMMON_FAILED_PRECONDITION, sim_read_rows(cluster->client, read, 0, first, 16, copy));
+    }
+    sim_cluster_free(cluster);
+}
+
 int hermetic_reading(void)
 {
     const struct CMUnitTest tests[] = {
@@ -191,6 +223,7 @@ int hermetic_reading(void)
         cmocka_unit_test(the_dead_are_not_named),
         cmocka_unit_test(rows_that_may_turn_up_are_waited_for),
         cmocka_unit_test(a_pin_goes_by_itself),
+        cmocka_unit_test(lives_of_tickets_need_no_common_clock),
     };
     return cmocka_run_group_tests_name("reading", tests, NULL, NULL);
 }

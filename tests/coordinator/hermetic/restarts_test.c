@@ -427,6 +427,25 @@ static void a_seed_gives_the_same_run(void **state)
     assert_true(trace_of(2) != first);
 }
 
+// The last answer of the store lets in who waited for the session, and the loop has ended by then: that ends, too.
+static void a_stop_ends_what_its_last_answers_begin(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    sim_run_until_idle();
+    sim_disk_delay(SIM_DISK_PATH, COMMON_NS_PER_S);
+    for (uint64_t length = 30; length > 20; length -= 2)
+        (void)sim_truncate(cluster->client, session, length);
+    sim_advance(100 * COMMON_NS_PER_MS); // the first one is in the store, the others wait
+    sim_coordinator_stop(cluster);
+    sim_disk_delay(SIM_DISK_PATH, 100 * COMMON_NS_PER_US);
+    restart(cluster);
+    sim_run_until_idle();
+    assert_in_range(length_of(cluster, session), 22, 30);
+    sim_cluster_free(cluster);
+}
+
 int hermetic_restarts(void)
 {
     const struct CMUnitTest tests[] = {
@@ -443,6 +462,7 @@ int hermetic_restarts(void)
         cmocka_unit_test(a_length_is_never_short),
         cmocka_unit_test(appends_that_wait_for_workers_keep_their_order),
         cmocka_unit_test(a_seed_gives_the_same_run),
+        cmocka_unit_test(a_stop_ends_what_its_last_answers_begin),
     };
     return cmocka_run_group_tests_name("restarts", tests, NULL, NULL);
 }
