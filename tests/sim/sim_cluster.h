@@ -37,6 +37,7 @@ struct sim_cluster_options {
     uint64_t attach_ttl_ns; // of each worker
     bool store;             // workers keep what they hold in files
     uint64_t scrub_ns;      // and read them once in this time
+    size_t inventory_bytes; // of a page of their inventories; 0: as ever
     bool standby;           // workers know the endpoints of two coordinators
     // Changes the coordinator's options before each start; NULL: defaults with heartbeats of 100 ms.
     void (*tune)(struct coordinator_options *options);
