@@ -35,6 +35,7 @@ struct reshape { // one operation; `request` is NULL when nobody asked (an idle 
     uint64_t length, key, idle_ttl_ns; // key, idle_ttl_ns (0: its origin's): of a fork
     struct coordinator_cut cutting;    // of a truncate
     char name[COORDINATOR_NAME_BYTES];
+    uint64_t idle_ns; // a deletion for idleness: when the session was last used; 0: another operation
     bool copying;
     struct coordinator_chunk cut; // what is copied
     struct coordinator_chunk copy;
@@ -691,6 +692,9 @@ static void delete_stored(void *arg, enum common_code code, const char *text)
 {
     COMMON_FAILPOINT("delete_stored");
     struct reshape *r = arg;
+    bool stays = code != COMMON_OK && !r->sessions->core->stopping;
+    coordinator_key_settle(r->s, stays ? COMMON_OK : COMMON_UNAVAILABLE,
+                           "the session has been deleted meanwhile: try again");
     if (code != COMMON_OK) {
         reshape_fail_code(r, code, text);
         reshape_end(r);
@@ -714,6 +718,11 @@ static void delete_alone(void *arg, struct coordinator_session *s)
 {
     COMMON_FAILPOINT("delete_begun");
     struct reshape *r = arg;
+    if (s && r->idle_ns && (s->last_used_ns != r->idle_ns || s->n_waiting || s->doors)) { // it is used again
+        r->s = s;
+        reshape_end(r);
+        return;
+    }
     if (reshape_gone(r, s))
         return;
     struct coordinator_batch *batch = coordinator_batch_new();
@@ -731,7 +740,7 @@ void coordinator_handle_session_delete(void *arg, struct proto_request *request)
 void coordinator_session_reclaim(struct coordinator_session *s)
 {
     struct reshape *r = coordinator_alloc(sizeof(*r));
-    *r = (struct reshape){.sessions = s->sessions};
+    *r = (struct reshape){.sessions = s->sessions, .idle_ns = s->last_used_ns};
     common_log_info("an idle session is reclaimed session=%016" PRIx64 " name=%s", s->id, s->name);
     if (coordinator_session_exclusive(s, COORDINATOR_SESSION_DELETING, delete_alone, r) != COMMON_OK)
         free(r); // it is not idle after all
