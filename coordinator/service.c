@@ -263,12 +263,38 @@ void coordinator_handle_session_info(void *arg, struct proto_request *request)
         answer_info(arg, request, s, m->memory);
 }
 
+struct opening { // of a session that is being deleted
+    struct coordinator *c;
+    struct proto_request *request;
+};
+
+// The store has refused its deletion, or it is gone, and another one may have its name.
+static void open_again(void *arg, struct coordinator_session *s)
+{
+    struct opening o = *(struct opening *)arg;
+    free(arg);
+    if (!s && o.c->core.stopping)
+        proto_request_fail(o.request, COMMON_UNAVAILABLE, "the coordinator is stopping", NULL, 0);
+    else
+        coordinator_handle_session_open(o.c, o.request);
+}
+
 void coordinator_handle_session_open(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__SessionOpenRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = session_wanted(arg, request, m->session, m->name);
     if (!s || coordinator_park(s, request, coordinator_handle_session_open, arg))
         return;
+    if (s->state == COORDINATOR_SESSION_DELETING) {
+        struct opening *o = coordinator_alloc(sizeof(*o));
+        *o = (struct opening){.c = arg, .request = request};
+        if (coordinator_session_when_open(s, open_again, o) == COMMON_OK)
+            return;
+        free(o);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls wait for this session", NULL,
+                           0);
+        return;
+    }
     s->last_used_ns = common_clock_ns();
     answer_info(arg, request, s, false);
 }

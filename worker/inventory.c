@@ -5,9 +5,9 @@
 #include "common/failpoint.h"
 #include "worker/state.h"
 
-// A page ends with the session that fills it, or inside of it: it may be larger by one header and one chunk
-// (of 1,024 layers: 30 KiB and 3 KiB).
-enum { INVENTORY_BYTES = 48 * 1024, INVENTORY_HEADER_BYTES = 64 };
+// A page ends with the session that fills it, or inside of it: it may be larger than worker.inventory_bytes by one
+// header and one chunk (of 1,024 layers: 30 KiB and 3 KiB).
+enum { INVENTORY_HEADER_BYTES = 64 };
 
 static int compare_ids(const void *a, const void *b)
 {
@@ -102,8 +102,8 @@ static bool inventory_appended(const struct worker_session *session, Banyan__Pb_
 
 // Adds as many of the session's chunks, from index `from` on, as fit, and one at least, so that each page
 // makes progress: the header alone may fill the page. Returns how many, or -1 when memory is short.
-static int64_t inventory_session(const struct worker_session *session, uint32_t from, size_t *bytes,
-                                 Banyan__Pb__InventorySession **out)
+static int64_t inventory_session(const struct worker_session *session, uint32_t from, size_t most,
+                                 size_t *bytes, Banyan__Pb__InventorySession **out)
 {
     Banyan__Pb__InventorySession *pb = malloc(sizeof *pb);
     if (!pb)
@@ -120,7 +120,7 @@ static int64_t inventory_session(const struct worker_session *session, uint32_t 
         return -1;
     size_t header = banyan__pb__inventory_session__get_packed_size(pb);
     *bytes += header < INVENTORY_HEADER_BYTES ? INVENTORY_HEADER_BYTES : header;
-    for (uint32_t i = from; i < session->n_chunks && (i == from || *bytes < INVENTORY_BYTES); i++) {
+    for (uint32_t i = from; i < session->n_chunks && (i == from || *bytes < most); i++) {
         Banyan__Pb__InventoryChunk *chunk = inventory_chunk(session->chunks[i].chunk);
         if (!chunk)
             return -1;
@@ -161,13 +161,13 @@ static bool inventory_page(const struct worker *worker, const Banyan__Pb__Invent
             reply->sessions = more;
         }
         Banyan__Pb__InventorySession *pb = NULL;
-        int64_t taken = inventory_session(session, from, &bytes, &pb);
+        int64_t taken = inventory_session(session, from, worker->inventory_bytes, &bytes, &pb);
         if (pb)
             reply->sessions[reply->n_sessions++] = pb;
         if (taken < 0)
             return false;
         session->lacks = false; // it has been heard of
-        if (bytes < INVENTORY_BYTES)
+        if (bytes < worker->inventory_bytes)
             continue;
         bool whole = from + (uint64_t)taken == session->n_chunks; // else it has given a chunk
         if (!whole || i + 1 < n) {

@@ -66,7 +66,8 @@ struct worker {
     uint64_t attach_seen_ns;  // when it was looked at last
     struct worker_map sessions, plans;
     struct worker_listing listing;
-    uint64_t listings; // made so far
+    uint64_t listings;      // made so far
+    size_t inventory_bytes; // where a page of an inventory ends; tests take smaller ones
     struct worker_team *team;
     struct worker_device *device; // NULL: the team computes
     struct worker_engine *engine; // NULL: stream alone

@@ -25,7 +25,8 @@
 
 // Multiply-adds below which a step is computed on the loop thread: worker/README.md says how this was
 // measured.
-#define INLINE_MADDS UINT64_C(1000000)
+#define INLINE_MADDS    UINT64_C(1000000)
+#define INVENTORY_BYTES (UINT64_C(48) * 1024)
 
 #define TIDY_NS (10 * COMMON_NS_PER_S) // for so long memory that became empty waits for what comes next
 
@@ -358,6 +359,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->registered = config->registered;
     worker->registered_arg = config->registered_arg;
     worker->flight_limit = flight_share(config->memory_bytes);
+    worker->inventory_bytes = INVENTORY_BYTES;
     worker->attach_ttl_ns = config->attach_ttl_ns;
     worker->attach_clock_ns = 1;
     worker->failed = config->failed;

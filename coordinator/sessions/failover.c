@@ -115,7 +115,7 @@ bool coordinator_failover_without(struct coordinator_session *s, const struct co
 }
 
 bool coordinator_failover_cut_short(struct coordinator_session *s, struct coordinator_worker *w,
-                                    uint64_t stamp, uint64_t first, uint64_t count)
+                                    uint64_t first, uint64_t count)
 {
     uint64_t ct = s->layout.chunk_tokens;
     struct coordinator_batch *batch = NULL;
@@ -125,8 +125,7 @@ bool coordinator_failover_cut_short(struct coordinator_session *s, struct coordi
          i < s->layout.n && s->layout.chunks[i].index * ct < first + count; i++) {
         struct coordinator_chunk *chunk = &s->layout.chunks[i];
         uint32_t copy = coordinator_chunk_copy_at(chunk, w);
-        if (copy == COORDINATOR_COPIES_MAX || chunk->lost || (chunk->gone & 1u << copy) ||
-            (stamp && chunk->stamps[copy] != stamp))
+        if (copy == COORDINATOR_COPIES_MAX || chunk->lost || (chunk->gone & 1u << copy))
             continue;
         chunk->gone |= (uint8_t)(1u << copy);
         chunk->lost = true;

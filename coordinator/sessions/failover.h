@@ -36,10 +36,9 @@ bool coordinator_failover_without(struct coordinator_session *s, const struct co
                                   uint64_t first, uint64_t count);
 
 // The same of a new process that has a part of what the one before it had (--store): those chunks are lost of which it
-// has the last copy. Where the session has changed since it was asked (stamp: of the visit; 0: it has not), only those
-// that it has named to that visit. False: it has the last one of some.
+// has the last copy. False: it has the last one of some.
 bool coordinator_failover_cut_short(struct coordinator_session *s, struct coordinator_worker *w,
-                                    uint64_t stamp, uint64_t first, uint64_t count);
+                                    uint64_t first, uint64_t count);
 
 // Looks again at sessions that wait.
 void coordinator_failovers_tick(struct coordinator_sessions *sessions);

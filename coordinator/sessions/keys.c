@@ -71,7 +71,7 @@ bool coordinator_key_known(struct coordinator_sessions *sessions, uint32_t tenan
     struct coordinator_session *s = find_key(sessions, tenant, key);
     if (!s)
         return false;
-    if (s->state != COORDINATOR_SESSION_CREATING) {
+    if (s->state != COORDINATOR_SESSION_CREATING && s->state != COORDINATOR_SESSION_DELETING) {
         answer_made(request, s);
         return true;
     }

@@ -12,11 +12,12 @@
 void coordinator_key_enter(struct coordinator_session *s, uint64_t key);
 void coordinator_key_leave(struct coordinator_session *s); // it is deleted, or was never made
 
-// True: the key is that of a session of the tenant, and the request has been answered, or is when that session is made. 0: no key.
+// True: the key is that of a session of the tenant, and the request has been answered, or is when that
+// session is made, or its deletion has ended. 0: no key.
 bool coordinator_key_known(struct coordinator_sessions *sessions, uint32_t tenant, uint64_t key,
                            struct proto_request *request);
 
-// The session is made, or is not: answers all calls that came for it meanwhile.
+// The session is made, or is not; or the store has answered its deletion: answers all calls that came for it meanwhile.
 void coordinator_key_settle(struct coordinator_session *s, enum common_code code, const char *text);
 
 #endif

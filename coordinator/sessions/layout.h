@@ -55,9 +55,8 @@ struct coordinator_chunk {
     bool differ;       // it has no seal: they were compared, and nobody can tell which are right
     uint64_t seal;     // durable: what all copies of the full chunk must have; 0: it is not sealed
     uint64_t check_ns; // no comparing before, unless asked
-    uint64_t
-        stamps[COORDINATOR_COPIES_MAX]; // of the last visit of the holder that asked for it, or that named it
-    struct coordinator_worker *holder;  // who serves; not owned
+    uint64_t stamps[COORDINATOR_COPIES_MAX]; // what visits of its holder may say of it: reconcile.h
+    struct coordinator_worker *holder;       // who serves; not owned
     struct coordinator_worker *followers[COORDINATOR_COPIES_MAX - 1]; // [n_followers]: copies 1 and on
 };
 

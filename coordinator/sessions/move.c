@@ -482,7 +482,7 @@ static struct coordinator_chunk chunk_with(const struct coordinator_move *m,
     struct coordinator_chunk chunk = *coordinator_layout_find(&m->s->layout, item->index);
     uint32_t copy = coordinator_chunk_copies(&chunk);
     chunk.followers[chunk.n_followers++] = m->to;
-    chunk.stamps[copy] = 0;
+    coordinator_chunk_counts(m->sessions, &chunk, 1u << copy);
     if (item->replaces)
         chunk.leaving |= (uint8_t)(1u << coordinator_chunk_copy_at(&chunk, item->replaces));
     return chunk;

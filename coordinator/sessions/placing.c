@@ -332,13 +332,19 @@ static void placing_fail(struct coordinator_placing *p, enum common_code code, c
     placing_finish(p, &status);
 }
 
+static void be_ready(const struct coordinator_placing *p, struct coordinator_chunk *chunk)
+{
+    chunk->ready = true;
+    coordinator_chunk_counts(p->s->sessions, chunk, UINT32_MAX);
+}
+
 // The store has not taken it: nobody was told, and all is as it was.
 static void store_refused(struct coordinator_placing *p, enum common_code code, const char *text)
 {
     for (uint32_t i = 0; i < p->n; i++) {
         struct coordinator_chunk *before = coordinator_layout_find(&p->s->layout, p->chosen[i].index);
         if (before)
-            before->ready = true;
+            be_ready(p, before);
     }
     promise_back(p);
     placing_fail(p, code, text);
@@ -388,9 +394,10 @@ static void taken_back(void *arg, enum common_code code, const char *text)
         struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, p->chosen[i].index);
         if (!chunk || chunk->id != p->chosen[i].id)
             continue;
-        chunk->ready = code != COMMON_OK;
         if (code == COMMON_OK)
             coordinator_session_remove_chunk(s, p->chosen[i].index);
+        else
+            be_ready(p, chunk);
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++) {
             struct coordinator_worker *w = coordinator_chunk_holder(&p->chosen[i], copy);
             if (code != COMMON_OK || !cannot_join(p, w))
@@ -456,7 +463,7 @@ static void holders_told(void *arg, enum common_code code, const char *text)
         return;
     }
     for (uint32_t i = 0; i < p->n; i++)
-        coordinator_layout_find(&p->s->layout, p->chosen[i].index)->ready = true;
+        be_ready(p, coordinator_layout_find(&p->s->layout, p->chosen[i].index));
     placing_finish(p, NULL);
 }
 

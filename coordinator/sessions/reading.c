@@ -183,7 +183,7 @@ void coordinator_handle_read_open(void *arg, struct proto_request *request)
         refuse_unknown(request);
     } else if (coordinator_park(s, request, coordinator_handle_read_open, arg)) {
         return;
-    } else if (!is_past(s, m) || coordinator_session_open(s)) {
+    } else if ((!is_past(s, m) && s->state != COORDINATOR_SESSION_DELETING) || coordinator_session_open(s)) {
         answer(request, s); // what is committed needs no more than a holder
     } else if (coordinator_session_when_open(s, settled, request) != COMMON_OK) {
         // else rows may be about to count

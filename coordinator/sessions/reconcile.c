@@ -130,22 +130,19 @@ static bool copy_gone(struct coordinator_session *s, struct coordinator_chunk *c
     return false;
 }
 
-// What it lacks of a session. Of a session that is in use only what it was asked for: a chunk may have been placed
-// since.
+// What it lacks of a session.
 static void compare_session(struct coordinator_visit *v, struct coordinator_session *s)
 {
     struct coordinator_worker *w = v->w;
     for (uint32_t k = 0; k < s->layout.n; k++) {
         struct coordinator_chunk *chunk = &s->layout.chunks[k];
         uint32_t copy = coordinator_chunk_copy_at(chunk, w);
-        uint64_t stamp = copy < COORDINATOR_COPIES_MAX ? chunk->stamps[copy] : 0;
-        bool asked = coordinator_chunk_held_by(chunk, w) && chunk->ready &&
-                     (v->one ? stamp == v->stamp - 1 : stamp != v->stamp);
+        bool absent = coordinator_chunk_held_by(chunk, w) && chunk->ready && chunk->stamps[copy] < v->stamp;
         // What steps, commits or an attach are writing now the others may have already, and so had another process.
         bool being_written =
                  chunk->n_followers && w->fresh && (s->writing || common_clock_ns() < s->ticket_until_ns),
-             written = asked && may_have_rows(s, chunk, w->fresh);
-        if (asked && (being_written || written))
+             written = absent && may_have_rows(s, chunk, w->fresh);
+        if (absent && (being_written || written))
             v->n_lost += copy_gone(s, chunk, copy, written);
     }
     coordinator_session_recount(s);
@@ -286,6 +283,16 @@ static bool is_ours(struct coordinator_visit *v, const struct coordinator_sessio
     return false;
 }
 
+// The copy that a truncate under way has it make: it may be in the layout before this visit is over.
+static void learn_copy(struct coordinator_visit *v, struct coordinator_session *s,
+                       const Banyan__Pb__InventorySession *held)
+{
+    uint32_t copy = s->copy ? coordinator_chunk_copy_at(s->copy, v->w) : COORDINATOR_COPIES_MAX;
+    for (size_t i = 0; i < held->n_chunks && copy < COORDINATOR_COPIES_MAX; i++)
+        if (held->chunks[i]->chunk == s->copy->id)
+            s->copy->stamps[copy] = v->stamp;
+}
+
 static void take_session(struct coordinator_visit *v, const Banyan__Pb__InventorySession *held)
 {
     struct coordinator_worker *w = v->w;
@@ -310,8 +317,10 @@ static void take_session(struct coordinator_visit *v, const Banyan__Pb__Inventor
         v->unknown[v->n_unknown++] = held->session;
         return;
     }
-    if (member)
+    if (member) {
         learn(v, s, held);
+        learn_copy(v, s, held);
+    }
 }
 
 static void ask_page(struct coordinator_visit *v, const Banyan__Pb__InventoryReply *before);
@@ -361,7 +370,7 @@ static struct coordinator_visit *visit_new(struct coordinator_sessions *sessions
                                            struct coordinator_worker *w)
 {
     struct coordinator_visit *v = coordinator_alloc(sizeof(*v));
-    sessions->stamps += 2; // 0 is of no visit
+    sessions->stamps += 2;
     *v = (struct coordinator_visit){
         .sessions = sessions, .w = w, .number = w->visit, .stamp = sessions->stamps};
     w->visitors++;
@@ -395,14 +404,8 @@ void coordinator_visit_session(struct coordinator_sessions *sessions, struct coo
                                uint64_t session, coordinator_visited_fn done, void *arg)
 {
     struct coordinator_visit *v = visit_new(sessions, w);
-    struct coordinator_session *s = coordinator_session_any(sessions, session);
     v->one = session;
     v->done = done;
     v->arg = arg;
-    for (uint32_t i = 0; s && i < s->layout.n; i++) {
-        struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        if (coordinator_chunk_held_by(chunk, w) && chunk->ready)
-            chunk->stamps[coordinator_chunk_copy_at(chunk, w)] = v->stamp - 1;
-    }
     ask_page(v, NULL);
 }

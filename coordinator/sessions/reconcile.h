@@ -11,6 +11,16 @@
 //
 // At most 64 messages of a visit are under way (4 of a visit for one session), whatever it has to tell.
 //
+// What is absent from an inventory was absent when it was asked for, and layouts change meanwhile: a truncate may become
+// durable between two pages. So each copy of a chunk has a stamp, of the numbers that visits take in their order:
+//
+//   even   the last visit that has named it
+//   odd    when the copy began to count (coordinator_chunk_counts), where no visit has named it since
+//
+// A visit judges the copies whose stamp is below its own: they counted before it began, and it has not named them. Of
+// what began to count since, its inventory says nothing. That is asked for with its rows, when the worker is told them
+// (RowsCommit), and by the next visit.
+//
 // What it holds and we have deleted is dropped; what we do not know is in quarantine (cluster/quarantine.h). What we
 // count on and it lacks is lost when rows of it were committed: steps over them say DATA_LOSS. A store that cannot be
 // written does not keep it away: the news are written later. After a restart of the coordinator the inventory also

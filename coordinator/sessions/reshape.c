@@ -35,6 +35,7 @@ struct reshape { // one operation; `request` is NULL when nobody asked (an idle 
     uint64_t length, key, idle_ttl_ns; // key, idle_ttl_ns (0: its origin's): of a fork
     struct coordinator_cut cutting;    // of a truncate
     char name[COORDINATOR_NAME_BYTES];
+    uint64_t idle_ns; // a deletion for idleness: when the session was last used; 0: another operation
     bool copying;
     struct coordinator_chunk cut; // what is copied
     struct coordinator_chunk copy;
@@ -166,6 +167,16 @@ static enum common_code copy_stands(const struct reshape *r, enum common_code co
     return code;
 }
 
+// The copy is in the layout: it counts where the process that made it is still there. Another one has said what it has, or
+// will, as of any other chunk.
+static void copy_counts(struct reshape *r)
+{
+    uint32_t made = 0;
+    for (uint32_t i = 0; i < coordinator_chunk_copies(&r->copy); i++)
+        made |= (uint32_t)(coordinator_chunk_holder(&r->copy, i)->instance == r->instances[i]) << i;
+    coordinator_chunk_counts(r->sessions, &r->copy, made);
+}
+
 // Of a sealed chunk holders copy only what was sealed: the copy has no seal of its own yet. `go` goes on.
 static void copy_when_right(struct reshape *r, coordinator_checked_fn go)
 {
@@ -263,10 +274,13 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
         coordinator_session_memory_back(s, &s->layout.chunks[i]);
     while (s->layout.n && s->layout.chunks[s->layout.n - 1].index * ct >= r->length)
         coordinator_session_remove_chunk(s, s->layout.chunks[s->layout.n - 1].index);
-    if (r->copying && !coordinator_session_put_chunk(s, &r->copy))
-        abort();
-    else if (!r->copying && r->length % ct)
+    if (r->copying) {
+        copy_counts(r);
+        if (!coordinator_session_put_chunk(s, &r->copy))
+            abort();
+    } else if (r->length % ct) {
         coordinator_session_remove_chunk(s, (uint32_t)(r->length / ct)); // nothing of it is kept
+    }
     for (uint32_t l = 0; l < s->spec->layers; l++)
         coordinator_rangeset_clip(&s->layers[l], r->length);
     coordinator_forget_cut(s, r->length);
@@ -371,7 +385,7 @@ static void truncate_copy(void *arg, enum common_code checked, const char *text)
         return;
     struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, truncate_copied, r);
     if (r->copying) {
-        const struct coordinator_chunk *copy = &r->copy;
+        const struct coordinator_chunk *copy = s->copy = &r->copy;
         struct coordinator_layout_message m = {.session = s->id,
                                                .incarnation = s->incarnation,
                                                .epoch = s->layout.epoch,
@@ -380,7 +394,6 @@ static void truncate_copy(void *arg, enum common_code checked, const char *text)
                                                .n = 1,
                                                .copy = copy,
                                                .forgotten = s->floor};
-        s->copy = copy;
         for (uint32_t i = 0; i < coordinator_chunk_copies(copy); i++)
             coordinator_layout_send(coordinator_chunk_holder(copy, i), &m, gather);
         send_copy(r, s->id, s->incarnation, gather);
@@ -578,9 +591,11 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
         chunk.moving = false;
         chunk.checking = 0;
         chunk.asked = 0;
+        coordinator_chunk_counts(r->sessions, &chunk, UINT32_MAX);
         if (!coordinator_session_put_chunk(r->fork, &chunk))
             abort();
     }
+    coordinator_chunk_counts(r->sessions, &r->copy, UINT32_MAX);
     if (r->copying && !coordinator_session_put_chunk(r->fork, &r->copy))
         abort();
     for (uint32_t l = 0; l < spec->layers && r->length; l++)
@@ -677,6 +692,9 @@ static void delete_stored(void *arg, enum common_code code, const char *text)
 {
     COMMON_FAILPOINT("delete_stored");
     struct reshape *r = arg;
+    bool stays = code != COMMON_OK && !r->sessions->core->stopping;
+    coordinator_key_settle(r->s, stays ? COMMON_OK : COMMON_UNAVAILABLE,
+                           "the session has been deleted meanwhile: try again");
     if (code != COMMON_OK) {
         reshape_fail_code(r, code, text);
         reshape_end(r);
@@ -700,6 +718,11 @@ static void delete_alone(void *arg, struct coordinator_session *s)
 {
     COMMON_FAILPOINT("delete_begun");
     struct reshape *r = arg;
+    if (s && r->idle_ns && (s->last_used_ns != r->idle_ns || s->n_waiting || s->doors)) { // it is used again
+        r->s = s;
+        reshape_end(r);
+        return;
+    }
     if (reshape_gone(r, s))
         return;
     struct coordinator_batch *batch = coordinator_batch_new();
@@ -717,7 +740,7 @@ void coordinator_handle_session_delete(void *arg, struct proto_request *request)
 void coordinator_session_reclaim(struct coordinator_session *s)
 {
     struct reshape *r = coordinator_alloc(sizeof(*r));
-    *r = (struct reshape){.sessions = s->sessions};
+    *r = (struct reshape){.sessions = s->sessions, .idle_ns = s->last_used_ns};
     common_log_info("an idle session is reclaimed session=%016" PRIx64 " name=%s", s->id, s->name);
     if (coordinator_session_exclusive(s, COORDINATOR_SESSION_DELETING, delete_alone, r) != COMMON_OK)
         free(r); // it is not idle after all

@@ -506,6 +506,14 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
     return put;
 }
 
+void coordinator_chunk_counts(const struct coordinator_sessions *sessions, struct coordinator_chunk *chunk,
+                              uint32_t copies)
+{
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        if (copies & 1u << i)
+            chunk->stamps[i] = sessions->stamps + 1;
+}
+
 void coordinator_session_copy_back(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
                                    uint32_t copy)
 {

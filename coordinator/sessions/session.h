@@ -119,12 +119,12 @@ struct coordinator_session {
     struct coordinator_returned *returned; // copies that workers have come back with (returned.h): a list
     uint64_t spread_seen; // cluster.speeds when it was looked at who serves (spread.h), or COORDINATOR_UNEVEN
     bool wished;          // a balance wants chunks of it elsewhere
-    uint64_t move_again_ns;               // none is begun before: the last one failed
-    uint32_t moves_failed;                // in a row
-    uint32_t moves_halved;                // how often the chunks of one move, since moves failed
-    struct coordinator_placing *placing;  // requests for chunks, the first one under way
-    uint64_t place_again_ns;              // no placing ahead before: the last one failed
-    const struct coordinator_chunk *copy; // that a truncation under way has its holder make; NULL: none
+    uint64_t move_again_ns;              // none is begun before: the last one failed
+    uint32_t moves_failed;               // in a row
+    uint32_t moves_halved;               // how often the chunks of one move, since moves failed
+    struct coordinator_placing *placing; // requests for chunks, the first one under way
+    uint64_t place_again_ns;             // no placing ahead before: the last one failed
+    struct coordinator_chunk *copy;      // that a truncation under way has its holders make; NULL: none
     bool untidy; // a failed append may have left rows that no layer counts: the next truncate takes them away
 
     // Of events, for people:
@@ -235,6 +235,10 @@ uint64_t coordinator_session_settled(struct coordinator_session *s);
 struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_session *s,
                                                         const struct coordinator_chunk *chunk);
 void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t index);
+// These copies (bits) count from now on: their holders are to have them, and visits that have begun say nothing of them
+// (reconcile.h).
+void coordinator_chunk_counts(const struct coordinator_sessions *sessions, struct coordinator_chunk *chunk,
+                              uint32_t copies);
 // A chunk is about to be dropped by its holder: its memory can be promised again at once, the next heartbeat
 // says exactly how much.
 void coordinator_session_memory_back(const struct coordinator_session *s,

@@ -65,7 +65,7 @@ struct coordinator_sessions {
     uint64_t spread_sessions;        // so far
     uint64_t dirties;                // what has changed under visits: session.dirtied
     uint64_t visits;                 // of whole workers, that have begun
-    uint64_t stamps;                 // given to visits: chunk.stamp
+    uint64_t stamps;                 // of the last visit that has begun, even (reconcile.h)
     uint64_t logging_since_ns;       // repairs that failed: a second, and how many of them in it
     uint32_t logged;
     struct coordinator_parked *parked,

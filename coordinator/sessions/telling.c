@@ -159,19 +159,18 @@ enum coordinator_told coordinator_telling_next(struct coordinator_telling *telli
 }
 
 enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, struct coordinator_session *s,
-                                               struct coordinator_worker *w, uint64_t stamp)
+                                               struct coordinator_worker *w)
 {
     if (reply->code != COMMON_FAILED_PRECONDITION)
         return reply->code;
     struct proto_status status;
-    bool others = s != NULL;
+    bool others = true;
     proto_status_from_pb(reply->status, &status);
-    if (s && w->fresh && status.n_ranges) {
+    if (w->fresh && status.n_ranges) {
         for (uint32_t i = 0; i < status.n_ranges; i++)
-            others =
-                coordinator_failover_cut_short(s, w, stamp, status.ranges[i].first, status.ranges[i].count) &&
-                others;
-    } else if (s) {
+            others = coordinator_failover_cut_short(s, w, status.ranges[i].first, status.ranges[i].count) &&
+                     others;
+    } else {
         others = coordinator_failover_without(s, w, 0, coordinator_session_end(s));
     }
     if (others)

@@ -44,8 +44,8 @@ enum coordinator_told coordinator_telling_next(struct coordinator_telling *telli
 // What a reply to RowsCommit means. A worker that lacks rows whose commit is durable has been told: its copies are
 // struck off (failover.h). Where it has the only one it is logged, and steps over these rows will say DATA_LOSS; where
 // it is a new process, which lacks them for good, the chunks are lost.
-// s: NULL where the session is gone. stamp: as of coordinator_failover_cut_short.
+// s: its layout is still the one that the worker was told.
 enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, struct coordinator_session *s,
-                                               struct coordinator_worker *w, uint64_t stamp);
+                                               struct coordinator_worker *w);
 
 #endif

@@ -137,10 +137,14 @@ static void rows_told(void *arg, const struct proto_reply *reply)
 {
     const struct session_call *call = arg;
     struct coordinator_session *s = coordinator_session_any(call->v->sessions, call->session);
-    // What a truncate or a fork has copied may have come to the layout after the worker was asked what it has.
     bool same = s && s->incarnation == call->incarnation && s->layout.epoch == call->epoch;
-    uint64_t stamp = same ? 0 : call->v->stamp;
-    session_told(arg, coordinator_telling_rows_code(reply, s, call->v->w, stamp), reply->text);
+    if (same)
+        session_told(arg, coordinator_telling_rows_code(reply, s, call->v->w), reply->text);
+    else if (reply->code ==
+             COMMON_FAILED_PRECONDITION) // of another layout's rows: it is asked and told again
+        session_told(arg, COMMON_ABORTED, "the session has changed meanwhile");
+    else
+        session_told(arg, reply->code, reply->text);
 }
 
 // Sessions of which the worker may not have been told everything: it has refused, or more came while it was told. The

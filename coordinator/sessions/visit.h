@@ -20,7 +20,7 @@ struct coordinator_visit {
     struct coordinator_sessions *sessions;
     struct coordinator_worker *w; // its record stays while there are visitors
     uint32_t number; // w->visit when it began: another one means that this one has come to nothing
-    uint64_t stamp;  // of the chunks that its inventory has named; stamp - 1: of those that it asked for
+    uint64_t stamp;  // its number among all visits (reconcile.h)
     enum coordinator_visit_state state;
     uint64_t one; // the session that it is for; 0: all
     coordinator_visited_fn done;

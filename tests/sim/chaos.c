@@ -123,6 +123,21 @@ static void count_who_joined(uint32_t n)
             total->copies_at_joined += all->workers[i]->chunks;
 }
 
+// In half of the seeds an inventory has many pages, so that the store answers between two of them, and in half the store
+// takes its time to sync. Not from the dice, either.
+static size_t choose_pages(uint64_t seed)
+{
+    uint64_t draw = common_mix64(seed + UINT64_C(0x7061676573));
+    return draw % 2 ? 1 + draw / 2 % 500 : 0;
+}
+
+static void choose_syncs(uint64_t seed)
+{
+    uint64_t draw = common_mix64(seed + UINT64_C(0x73796e63));
+    if (draw % 2)
+        sim_disk_delay(SIM_DISK_PATH, (500 * COMMON_NS_PER_US) << draw / 2 % 8);
+}
+
 static bool quota_changes(uint64_t seed, uint32_t step)
 {
     return chaos.faults & UINT64_C(1) << QUOTA && common_mix64(seed ^ (uint64_t)step << 41) % 20 == 0;
@@ -131,6 +146,11 @@ static bool quota_changes(uint64_t seed, uint32_t step)
 static bool somebody_joins(uint64_t seed, uint32_t step)
 {
     return chaos.faults & UINT64_C(1) << JOIN && common_mix64(seed ^ (uint64_t)step << 40) % 40 == 0;
+}
+
+static bool somebody_returns(uint64_t seed, uint32_t step)
+{
+    return chaos.faults & UINT64_C(1) << RETURN && common_mix64(seed ^ (uint64_t)step << 42) % 20 == 0;
 }
 
 static void run(uint64_t seed)
@@ -150,7 +170,9 @@ static void run(uint64_t seed)
                                       .second = true,
                                       .tune = choose_store,
                                       .store = chaos.stored,
-                                      .scrub_ns = chaos.stored && seed / 32 % 2 ? 10 * COMMON_NS_PER_S : 0});
+                                      .scrub_ns = chaos.stored && seed / 32 % 2 ? 10 * COMMON_NS_PER_S : 0,
+                                      .inventory_bytes = choose_pages(seed)});
+    choose_syncs(seed);
     sim_shuffle(true);
     chaos.delay_ns = sim_random(2) ? COMMON_NS_PER_MS : 100 * COMMON_NS_PER_US;
     sim_net_delay(10 * COMMON_NS_PER_US, chaos.delay_ns);
@@ -158,6 +180,7 @@ static void run(uint64_t seed)
         chaos.faults |= sim_random(3) ? 0 : UINT64_C(1) << i;
     chaos.faults |= UINT64_C(1) << HEAL;
     chaos.faults |= common_mix64(seed + UINT64_C(0x71756f7461)) % 4 ? 0 : UINT64_C(1) << QUOTA;
+    chaos.faults |= common_mix64(seed + UINT64_C(0x72657475726e)) % 3 ? 0 : UINT64_C(1) << RETURN;
     chaos.faults &= chaos.faults_most;
     if (chaos.verbose)
         printf("%u workers, %u of them from the start\nfaults 0x%" PRIx64 "\n", workers, chaos.n_workers,
@@ -182,6 +205,8 @@ static void run(uint64_t seed)
             chaos_disturb(QUOTA);
         if (somebody_joins(seed, i))
             chaos_disturb(JOIN);
+        if (somebody_returns(seed, i))
+            chaos_disturb(RETURN);
         if (!sim_random(rate) && chaos.faults & UINT64_C(1) << fault)
             chaos_disturb(fault);
         else if (chaos.n_ops < OPS / 2)

@@ -204,7 +204,8 @@ void chaos_start_put(const struct op *open);
 void chaos_start_commits(const struct op *put);
 struct sim_client *chaos_a_client(void);
 struct op *chaos_op_new(enum kind kind, struct model *m, uint32_t layer, uint64_t first, uint32_t rows);
-void chaos_act(void); // one thing that clients do
+void chaos_act(void);      // one thing that clients do
+void chaos_act_cuts(void); // of what nobody writes to some is truncated
 
 bool chaos_check_all(void); // true: all calls have ended
 
@@ -301,7 +302,8 @@ enum fault {
     MEMORY_FLIP, // bits of rows of a sealed chunk, in a worker's memory
     SUPERVISED, // the coordinator ends, slowly or at once, and the next one is started while it may still be there
     SLOW,       // a worker computes slowly, or as fast as before (half of the seeds compute on teams)
-    FAULTS, // those that the dice draw
+    FAULTS,      // those that the dice draw
+    RETURN = 61, // a worker comes back while the store does not answer; then it does. As JOIN
     QUOTA =
         62, // the tenant of all sessions may have less of something, or as much as it likes; as JOIN: not from the dice
     JOIN = 63 // a worker that was not there comes, and stays; seeds without it go on as they did before it

@@ -369,6 +369,38 @@ static void supervise(void)
         run_a_while(100 * COMMON_NS_PER_MS);
 }
 
+// Whether its inventory is being read.
+static bool is_asked(const struct sim_worker *worker)
+{
+    const struct coordinator *c = chaos.cluster->coordinator;
+    const struct coordinator_worker *w = c ? coordinator_worker_find(&c->cluster, worker->name) : NULL;
+    return w && w->state == COORDINATOR_WORKER_JOINING && w->listed && w->listed != UINT64_MAX;
+}
+
+// Truncates and what else clients do wait for the store, and a worker comes back meanwhile: the same process, or another
+// one. It is being asked what it holds when they become durable.
+static void come_back(struct sim_worker *worker)
+{
+    const struct sim_cluster *cluster = chaos.cluster;
+    if (!worker->loop || !cluster->loop)
+        return;
+    sim_disk_stall(SIM_DISK_PATH, true);
+    chaos_act_cuts();
+    for (uint64_t n = sim_random(4); n > 0 && chaos.n_ops < OPS / 2; n--)
+        chaos_act();
+    sim_advance(COMMON_NS_PER_MS + sim_random(10 * COMMON_NS_PER_MS));
+    chaos_check_all();
+    if (!sim_random(4))
+        kill_worker(worker);
+    else
+        sim_net_cut(worker->loop, cluster->loop);
+    for (uint64_t until = sim_clock() + 500 * COMMON_NS_PER_MS; sim_clock() < until && !is_asked(worker);)
+        sim_advance(50 * COMMON_NS_PER_US);
+    sim_advance(sim_random(2 * COMMON_NS_PER_MS));
+    chaos_check_all();
+    sim_disk_stall(SIM_DISK_PATH, false);
+}
+
 // One that nobody has heard of, without anything.
 static void join(void)
 {
@@ -543,6 +575,9 @@ void chaos_disturb(enum fault fault)
         break;
     case JOIN:
         join();
+        break;
+    case RETURN:
+        come_back(worker);
         break;
     case FAULTS:
         break;

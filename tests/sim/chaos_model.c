@@ -489,6 +489,17 @@ static void act(void)
     }
 }
 
+void chaos_act_cuts(void)
+{
+    for (uint32_t i = 0; i < chaos.n_models && chaos.n_ops < OPS / 2; i++) {
+        struct model *m = &chaos.models[i];
+        uint32_t end = chaos_prefix(m, (uint32_t)sim_random(LAYERS));
+        bool busy = m->deleted || m->held || m->lossy || m->cutting || m->must_cut || m->writes;
+        if (!busy && end && sim_random(2))
+            chaos_start_truncate(m, 1 + sim_random(end));
+    }
+}
+
 void chaos_act(void)
 {
     chaos.partial = chaos_takes_partial();

@@ -49,7 +49,8 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
             .pace = options->pace,
             .attach_ttl_ns = options->attach_ttl_ns,
             .store = options->store,
-            .scrub_ns = options->scrub_ns});
+            .scrub_ns = options->scrub_ns,
+            .inventory_bytes = options->inventory_bytes});
     }
     cluster->client = sim_client_new(SIM_COORDINATOR, NULL);
     return cluster;

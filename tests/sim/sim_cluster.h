@@ -38,6 +38,7 @@ struct sim_cluster_options {
     bool store;             // workers keep what they hold in files
     uint64_t scrub_ns;      // and read them once in this time
     bool second;            // workers know both endpoints of the coordinator
+    size_t inventory_bytes; // of a page of their inventories; 0: as ever
     // Changes the coordinator's options before each start; NULL: defaults with heartbeats of 100 ms.
     void (*tune)(struct coordinator_options *options);
 };

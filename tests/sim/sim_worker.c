@@ -64,6 +64,8 @@ void sim_worker_start(struct sim_worker *worker)
         fprintf(stderr, "sim: worker %s: %s\n", worker->name, err.message);
         abort();
     }
+    if (worker->options.inventory_bytes)
+        worker->worker->inventory_bytes = worker->options.inventory_bytes;
     if (worker->options.pace) {
         worker->worker->pace.bandwidth = worker->options.pace;
         worker->worker->pace.least_ns = 0;

@@ -24,6 +24,7 @@ struct sim_worker_options { // strings are copied
     uint64_t attach_ttl_ns; // 0: rows that are put stay until they are committed
     bool store;             // it keeps what it holds in files (--store)
     uint64_t scrub_ns;      // and reads them once in this time; 0: it does not
+    size_t inventory_bytes; // of a page of its inventory: 1 is one chunk a page; 0: as ever
 };
 
 struct sim_worker { // for tests to read

@@ -114,6 +114,7 @@ int hermetic_sessions(void);
 int hermetic_slow(void);
 int hermetic_successors(void);
 int hermetic_truncates(void);
+int hermetic_visits(void);
 int hermetic_workers(void);
 
 #endif

@@ -139,6 +139,8 @@ static void take_nothing(struct sim_call *call, const struct proto_message *mess
     (void)message;
 }
 
+enum { PIN_KEY = 77 };
+
 static enum common_code fork_for(struct sim_cluster *cluster, uint64_t session, uint64_t ttl_ns,
                                  uint64_t *fork)
 {
@@ -147,6 +149,7 @@ static enum common_code fork_for(struct sim_cluster *cluster, uint64_t session, 
     m.length = 20;
     m.name = (char *)(ttl_ns ? "pin" : "fork");
     m.idle_ttl_ns = ttl_ns;
+    m.key = ttl_ns ? PIN_KEY : 0;
     struct sim_call *call =
         sim_call_start(cluster->client, METHOD(SESSION_FORK), &m.base, NULL, 0, take_nothing);
     enum common_code code = sim_wait(call);
@@ -155,6 +158,37 @@ static enum common_code fork_for(struct sim_cluster *cluster, uint64_t session, 
         OK(found);
     *fork = found ? found->session : 0;
     return code;
+}
+
+// It is being deleted as idle when it is opened, by its name, for reading, and by the call that made it: nobody hears OK
+// of a session that goes. Where the store refuses the deletion it is there as before.
+static void an_idle_session_that_goes_is_not_opened(void **state)
+{
+    (void)state;
+    for (uint32_t refused = 0; refused < 2; refused++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 40), pin;
+        assert_int_equal(fork_for(cluster, session, 5 * COMMON_NS_PER_S, &pin), COMMON_OK);
+        sim_disk_stall(SIM_DISK_PATH, true);
+        pass(6 * COMMON_NS_PER_S);
+        assert_int_equal(kept_of(cluster, pin)->state, COORDINATOR_SESSION_DELETING);
+        struct sim_call *find = sim_find(cluster->client, "pin"),
+                        *read = sim_read_open(cluster->client, pin, 0, 20),
+                        *again = sim_fork_as(cluster->client, session, 20, "pin", PIN_KEY);
+        sim_advance(100 * COMMON_NS_PER_MS);
+        assert_true(!find->done && !read->done && !again->done);
+        sim_disk_fail(SIM_DISK_PATH, refused ? (uint32_t)sim_disk_waiting(SIM_DISK_PATH) : 0,
+                      COMMON_RESOURCE_EXHAUSTED);
+        sim_disk_stall(SIM_DISK_PATH, false);
+        ENDS(refused ? COMMON_OK : COMMON_NOT_FOUND, find);
+        ENDS(refused ? COMMON_OK : COMMON_NOT_FOUND, read);
+        ENDS(refused ? COMMON_OK : COMMON_UNAVAILABLE, again);
+        if (refused)
+            rows_are(cluster, pin, 0, 20, 0);
+        else
+            assert_null(kept_of(cluster, pin));
+        sim_cluster_free(cluster);
+    }
 }
 
 // The time to live of a fork is its own, also after a restart; a ticket keeps it alive.
@@ -224,6 +258,7 @@ int hermetic_reading(void)
         cmocka_unit_test(rows_that_may_turn_up_are_waited_for),
         cmocka_unit_test(a_pin_goes_by_itself),
         cmocka_unit_test(lives_of_tickets_need_no_common_clock),
+        cmocka_unit_test(an_idle_session_that_goes_is_not_opened),
     };
     return cmocka_run_group_tests_name("reading", tests, NULL, NULL);
 }
