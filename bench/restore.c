@@ -28,6 +28,7 @@ static bool json;
 static uint64_t moved_bytes = UINT64_C(4) << 30, stepped_tokens = 8192, seconds = 5;
 static const char *rate; // NULL: the coordinator's own
 static bool prefault;
+static uint64_t small; // sessions, in the place of one large one; 0: none
 
 static struct {
     struct harness_cluster *cluster;
@@ -185,6 +186,63 @@ static void report(uint64_t bytes, uint64_t took_ns)
                           {0}});
 }
 
+// Of as many sessions as asked for, with one token each.
+static bool make_small(void)
+{
+    const struct service_geometry *g = &service_small;
+    banyan_error error = {0};
+    uint16_t *rows = calloc(1, service_kv_row_bytes(g));
+    const banyan_spec spec = {.layers = 2,
+                              .q_heads = g->q_heads,
+                              .kv_heads = g->kv_heads,
+                              .k_dim = g->dim,
+                              .v_dim = g->dim,
+                              .kv_type = BANYAN_BF16,
+                              .replicas = 2};
+    bool ok = rows != NULL;
+    for (uint64_t i = 0; ok && i < small; i++) {
+        banyan_session *session = NULL;
+        ok = (banyan_session_create(run.client, &spec, NULL, &session, &error) == BANYAN_OK ||
+              service_failed("a session", &error)) &&
+             fill(session, 1, rows);
+        banyan_session_close(session);
+    }
+    free(rows);
+    return ok;
+}
+
+// From the kill until no chunk has too few copies.
+static bool measure_small(void)
+{
+    banyan_cluster_info info;
+    uint64_t lost = 0;
+    banyan_error error = {0};
+    if (!make_small())
+        return false;
+    rest(3 * COMMON_NS_PER_S);
+    uint64_t from = common_clock_ns(), until = common_clock_after(PATIENCE), struck = 0;
+    harness_cluster_signal(run.cluster, 0, SIGKILL);
+    while (common_clock_ns() < until) {
+        if (banyan_cluster_get_info(run.client, &info, &error) != BANYAN_OK)
+            return service_failed("cluster", &error);
+        uint64_t thin = info.thin_chunks;
+        banyan_cluster_info_free(&info);
+        lost = thin > lost ? thin : lost;
+        struck = !struck && thin ? common_clock_ns() : struck;
+        if (struck && !thin)
+            break;
+        rest(50 * COMMON_NS_PER_MS);
+    }
+    double seconds_all = (double)(common_clock_ns() - from) / 1e9;
+    report_line(json, (const struct report_field[]){{"bench", "restore", 0},
+                                                    {"rate", rate ? rate : "default", 0},
+                                                    {"sessions", NULL, (double)small},
+                                                    {"most_thin", NULL, (double)lost},
+                                                    {"seconds", NULL, seconds_all},
+                                                    {0}});
+    return common_clock_ns() < until;
+}
+
 static bool measure_phases(void)
 {
     uint64_t bytes, last_ns, begun_ns;
@@ -227,8 +285,10 @@ static bool measure(void)
     ok = ok && ((banyan_connect(endpoint, NULL, &run.client, &error) == BANYAN_OK &&
                  banyan_connect(endpoint, NULL, &run.stepper, &error) == BANYAN_OK) ||
                 service_failed("connect", &error));
-    ok = ok && make_sessions();
-    if (ok && pthread_create(&thread, NULL, step_on, NULL) == 0) {
+    if (small)
+        ok = ok && measure_small();
+    ok = ok && (small || make_sessions());
+    if (ok && !small && pthread_create(&thread, NULL, step_on, NULL) == 0) {
         ok = measure_phases();
         atomic_store(&run.stop, true);
         pthread_join(thread, NULL);
@@ -254,6 +314,9 @@ int main(int argc, char **argv)
          0, 0},
         {"tokens", 't', COMMON_OPTION_U64, &stepped_tokens, "N",
          "of the session that is stepped (default 8192)", 1, 1 << 20},
+        {"small", 'n', COMMON_OPTION_U64, &small, "N",
+         "so many sessions of one token, in the place of one large one: until all have two copies again", 1,
+         1 << 20},
         {"seconds", 's', COMMON_OPTION_U64, &seconds, "N", "before and after (default 5)", 1, 1000},
         {"prefault", 'p', COMMON_OPTION_FLAG, &prefault, NULL, "of the workers: memory is there before", 0,
          0},

@@ -37,6 +37,7 @@
 #define PROTO_PULL_RANGES_MAX   4096u               // of one ChunkPull
 #define PROTO_READ_BYTES_MAX    (UINT64_C(4) << 20) // K and V of one ChunkRead of more than one row
 #define PROTO_ABORT_EXCEPT_MAX  4096u               // sessions that one RowsAbort leaves alone
+#define PROTO_LAYOUT_CHUNKS_MAX 1024u               // of one LayoutSet
 #define PROTO_COMMIT_CHUNKS_MAX 1024u               // of an attach or a commit
 #define PROTO_COMMIT_DROP_MAX   64u                 // ranges of one RowsAbort
 
@@ -156,6 +157,7 @@
     X(heartbeat_request, edges_down, PROTO_EDGES_DOWN_MAX)                                                   \
     X(heartbeat_request, limits, PROTO_WORKER_LIMITS_MAX)                                                    \
     X(layout_set_request, chunks, 1024)                                                                      \
+    X(layout_set_reply, put, 1024)                                                                           \
     X(layout_set_request, lengths, PROTO_LAYERS_MAX)                                                         \
     X(chunk_report, present, 64)                                                                             \
     X(rows_prepare_reply, chunks, 1024)                                                                      \

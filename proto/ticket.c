@@ -24,7 +24,8 @@ size_t proto_ticket_make(const struct common_secret *secret, const struct proto_
     pb.first = ticket->first;
     pb.count = ticket->count;
     pb.expires_wall_ns = ticket->expires_wall_ns;
-    size_t len = banyan__pb__ticket__pack(&pb, out); // six numbers of at most 11 bytes
+    pb.number = ticket->number;
+    size_t len = banyan__pb__ticket__pack(&pb, out); // seven numbers of at most 11 bytes
     assert(len + COMMON_MAC_BYTES <= PROTO_TICKET_MAX);
     return ticket_mac(secret, ticket->permit, out, len, out + len) ? len + COMMON_MAC_BYTES : 0;
 }
@@ -51,7 +52,8 @@ enum common_code proto_ticket_check(const struct common_secret *secret, enum pro
                                   .first = pb->first,
                                   .count = pb->count,
                                   .expires_wall_ns = pb->expires_wall_ns,
-                                  .permit = permit};
+                                  .permit = permit,
+                                  .number = pb->number};
     banyan__pb__ticket__free_unpacked(pb, NULL);
     if (now_ns >= ticket.expires_wall_ns)
         return common_error_set(err, COMMON_FAILED_PRECONDITION, "%s",

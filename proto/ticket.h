@@ -21,6 +21,7 @@ struct proto_ticket {
     uint64_t first, count;    // tokens that may be put, or read
     uint64_t expires_wall_ns; // by the coordinator's count (docs/WIRE.md, "Lives")
     enum proto_ticket_permit permit;
+    uint64_t number; // of one to put (banyan.proto, Ticket)
 };
 
 // Fills out and returns the bytes used; 0: out of memory.

@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "proto/health.h"
+#include "proto/limits.h"
 #include "worker/cold.h"
 #include "worker/kept.h"
 #include "worker/state.h"
@@ -42,16 +43,52 @@ void worker_fail(struct proto_request *request, const struct common_error *err, 
     proto_request_fail_status(request, &status);
 }
 
+static bool is_put(const struct worker_chunk *chunk)
+{
+    const struct worker_shape *shape = worker_chunk_shape(chunk);
+    for (uint32_t l = 0; worker_chunk_has_put(chunk) && l < shape->layers; l++)
+        for (uint32_t row = 0; worker_shape_form(shape, l) && row < shape->chunk_tokens; row++) {
+            enum worker_row state = worker_chunk_row(chunk, l, row);
+            if (state == WORKER_ROW_PUT || state == WORKER_ROW_PREPARED)
+                return true;
+        }
+    return false;
+}
+
+// Puts with older tickets are refused from here on: what is put by now is all there is without a fresh one.
+static void refuse_tickets(struct worker *worker, const Banyan__Pb__LayoutSetRequest *body,
+                           Banyan__Pb__LayoutSetReply *reply)
+{
+    struct worker_session *session = worker_map_get(&worker->sessions, body->session);
+    if (!session || session->tickets_term > body->term ||
+        (session->tickets_term == body->term && session->tickets > body->tickets))
+        return;
+    session->tickets = body->tickets;
+    session->tickets_term = body->term;
+    for (size_t i = 0; i < body->n_chunks; i++) {
+        const struct worker_chunk *chunk = worker_store_find(worker->store, body->chunks[i]->chunk);
+        if (chunk && is_put(chunk))
+            reply->put[reply->n_put++] = body->chunks[i]->chunk;
+    }
+}
+
+// Once the files have what it says.
 static void layout_answer(void *arg, struct proto_request *request, const struct common_error *failed)
 {
     struct worker *worker = arg;
+    const Banyan__Pb__LayoutSetRequest *body = (const void *)proto_request_message(request)->body;
     COMMON_FAILPOINT("layout_done");
     Banyan__Pb__LayoutSetReply reply = BANYAN__PB__LAYOUT_SET_REPLY__INIT;
+    uint64_t put[PROTO_LAYOUT_CHUNKS_MAX];
     reply.used_bytes = worker_store_total(worker->store);
-    if (failed)
+    reply.put = put;
+    if (failed) {
         worker_fail(request, failed, "");
-    else
-        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+        return;
+    }
+    if (body->tickets)
+        refuse_tickets(worker, body, &reply);
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
 void worker_handle_layout_set(void *arg, struct proto_request *request)

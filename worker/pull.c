@@ -13,12 +13,14 @@
 #include "worker/kept.h"
 #include "worker/state.h"
 
-#define PULLS_MAX   64u                    // under way, of this worker
+#define PULLS_MAX   256u                   // under way, of this worker
 #define READS_MAX   4u                     // asked for and not yet come
 #define PIECE_BYTES (UINT64_C(256) << 10)  // of one read, or one row: some 50 us of either loop
 #define READ_NS     (5 * COMMON_NS_PER_S)  // a read is answered within it
 #define IDLE_NS     (10 * COMMON_NS_PER_S) // so long a link stays for the next pull
 #define QUIET_NS    COMMON_NS_PER_S        // as of edges (reduce/edge.c)
+#define AHEAD_NS                                                                                             \
+    (2 * COMMON_NS_PER_MS) // of the rate: a timer is no finer, and pieces of short chunks are small
 
 struct source { // a worker that is read from
     struct source *next;
@@ -38,6 +40,7 @@ struct pull {
     size_t n_ranges, at;          // ranges from `at` on have rows that have not been asked for
     uint64_t position;            // in ranges[at]
     uint32_t reading;             // reads under way
+    bool more;                    // it has something to ask for
     uint64_t bytes;
     struct common_error err; // the first failure; OK: none
     const char *reason;
@@ -306,10 +309,27 @@ static bool pull_ask(struct pull *p)
     struct worker_session *session;
     struct piece piece;
     struct worker_chunk *chunk = p->err.code == COMMON_OK ? pull_chunk(p, &session) : NULL;
+    p->more = false;
     if (!chunk || !next_piece(p, session, chunk, &piece))
         return false;
     const struct worker_form *form = worker_shape_form(worker_chunk_shape(chunk), piece.layer);
     return read_send(p, &piece, piece.count * (form->k_wire + form->v_wire));
+}
+
+// Whether it has something to ask for. It was found so before, or is looked at now.
+static bool pull_has_more(struct pull *p)
+{
+    struct worker_session *session;
+    struct piece piece;
+    size_t at = p->at;
+    uint64_t position = p->position;
+    struct worker_chunk *chunk = p->err.code == COMMON_OK && !p->more ? pull_chunk(p, &session) : NULL;
+    if (chunk) {
+        p->more = next_piece(p, session, chunk, &piece);
+        p->at = at;
+        p->position = position;
+    }
+    return p->more && p->err.code == COMMON_OK;
 }
 
 // ---- all of them --------------------------------------------------------------------------------
@@ -339,26 +359,45 @@ static void check_all(struct pull *p)
     pull_fail(p, &err, "");
 }
 
+static bool may_read(const struct worker_pulls *pulls, uint64_t now)
+{
+    return pulls->reading < READS_MAX && pulls->next_ns <= now + AHEAD_NS;
+}
+
+// A piece for each in turn: one with many rows does not hold up the others.
+static void pulls_ask(struct worker_pulls *pulls, uint64_t now)
+{
+    for (bool any = true; any && may_read(pulls, now);) {
+        any = false;
+        for (uint32_t n = pulls->n; n && may_read(pulls, now); n--) {
+            struct pull *p = proto_list_entry(pulls->list.next, struct pull, link);
+            proto_list_remove(&p->link);
+            proto_list_push(&pulls->list, &p->link);
+            any = pull_ask(p) || any;
+        }
+    }
+}
+
 static void pulls_pump(struct worker_pulls *pulls)
 {
     uint64_t now = common_clock_ns(), due;
+    for (struct proto_list *at = pulls->list.next; at != &pulls->list; at = at->next)
+        check_cancelled(proto_list_entry(at, struct pull, link));
+    pulls_ask(pulls, now);
+    bool wait = false; // for the rate
     for (struct proto_list *at = pulls->list.next, *next; at != &pulls->list; at = next) {
         struct pull *p = proto_list_entry(at, struct pull, link);
         next = at->next;
-        check_cancelled(p);
-        bool more = true;
-        while (more && pulls->reading < READS_MAX && pulls->next_ns <= now)
-            more = pull_ask(p);
-        if ((!more || p->err.code != COMMON_OK) && p->reading == 0) {
-            check_all(p);
-            pull_end(p);
-        } else if (more) {
-            break; // the others wait for this one
-        }
+        bool more = pull_has_more(p);
+        wait = wait || more;
+        if (more || p->reading)
+            continue;
+        check_all(p);
+        pull_end(p);
     }
     due = sources_close(pulls, now, IDLE_NS);
-    if (pulls->n && pulls->reading < READS_MAX && pulls->next_ns > now)
-        due = pulls->next_ns;
+    if (wait && pulls->reading < READS_MAX && pulls->next_ns > now + AHEAD_NS)
+        due = pulls->next_ns - AHEAD_NS;
     if (due != COMMON_NO_DEADLINE)
         common_timer_start(pulls->timer, due > now ? due - now : 0, false);
 }

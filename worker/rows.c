@@ -127,6 +127,11 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
     if (code == COMMON_OK)
         code = worker_session_check(&worker->sessions, body->session, ticket.incarnation, body->layer,
                                     body->first, body->count, &session, &err);
+    if (code == COMMON_OK && ticket.term == session->tickets_term && ticket.number < session->tickets) {
+        code = common_error_set(&err, COMMON_FAILED_PRECONDITION,
+                                "holders have changed since the ticket was given: open the attach again");
+        old_ticket = true;
+    }
     if (code == COMMON_OK)
         code = put_sizes(session, body, message, &err);
     if (code == COMMON_OK) {

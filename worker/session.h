@@ -54,6 +54,7 @@ struct worker_session {
     uint32_t n_chunks;
     struct worker_session_chunk *chunks; // ascending by (first, id)
     struct worker_frozen frozen;         // by commits under way
+    uint64_t tickets, tickets_term;      // of that term: those with a lower number are old
     uint64_t settled;                    // its commits with lower numbers are over; see worker.settled, too
     // Rows that are PUT, by worker.attach_clock_ns (expire.c); 0: there are none
     uint64_t put_at_ns;

@@ -220,6 +220,8 @@ struct coordinator_worker *coordinator_worker_named(struct coordinator_cluster *
     proto_list_init(&w->changed);
     proto_list_init(&w->joining);
     proto_list_init(&w->repairs);
+    for (uint32_t i = 0; i < WORKER_WAITING; i++)
+        proto_list_init(&w->waiting[i]);
     snprintf(w->name, sizeof(w->name), "%s", name);
     cluster->workers[slot] = w;
     return w;

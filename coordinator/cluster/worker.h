@@ -40,6 +40,8 @@ enum coordinator_worker_state {
 };
 extern const struct coordinator_machine coordinator_worker_machine;
 
+#define WORKER_WAITING 6
+
 struct coordinator_worker {
     struct coordinator_cluster *cluster;
     uint32_t slot; // index in cluster.workers
@@ -97,9 +99,12 @@ struct coordinator_worker {
     bool drain_ordered; // an operator's word, durable
     bool leaving;       // this process of it wants to end; another one is used again
     bool drain_told;    // that it is empty
-    char drain_reason[129];  // for people
-    uint32_t moves;          // to it, under way
-    uint32_t sums;           // of its chunks, asked for and not answered (sessions/seals.h)
+    char drain_reason[129];    // for people
+    uint32_t moves, big_moves; // to it, under way; of these, the big ones (sessions/move_queue.h)
+    uint32_t moves_failed;     // one after the other
+    uint64_t moves_again_ns;   // others are preferred until then
+    struct proto_list waiting[WORKER_WAITING]; // of sessions, for room for a move to it
+    uint32_t sums;                             // of its chunks, asked for and not answered (sessions/seals.h)
     uint32_t sums_unknown;   // its `life` when it said that it knows no sums: an older build
     bool dirty;              // layouts have changed since it was told them: these again before it is ACTIVE
     uint64_t store_again_ns; // the store refused news of it: when to try again; 0: there are none

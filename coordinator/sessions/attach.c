@@ -73,6 +73,7 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
                                   .term = sessions->core->term,
                                   .first = o->first,
                                   .count = o->count,
+                                  .number = s->tickets,
                                   .expires_wall_ns = coordinator_clock_ns(sessions->core) +
                                                      sessions->core->options.ticket_ns};
     const struct proto_identity *who = proto_request_identity(o->request);

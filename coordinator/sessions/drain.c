@@ -47,7 +47,7 @@ static const char *why_stuck(const struct coordinator_sessions *sessions, const 
         return "it is not there, and its chunks have no other copy: start it again";
     return "no chunk can move now: all other workers in use have a copy already or no memory left for one, "
            "or "
-           "rows of a chunk were attached and are not all committed: it waits for the attach's ticket to end";
+           "rows of a chunk were attached and are not committed: they are, or --attach-ttl ends, first";
 }
 
 static void answer(struct coordinator_sessions *sessions, struct proto_request *request,
@@ -81,8 +81,7 @@ static void set_drain(struct coordinator_sessions *sessions, struct coordinator_
         coordinator_worker_tell(w, WORKER_RESUMED, INFO, "a worker is used again worker=%s chunks=%" PRIu64,
                                 w->name, w->chunks);
     w->drain_told = w->drain_told && w->draining;
-    sessions->moves.due = true;
-    coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
+    coordinator_move_queue_wake_all(sessions);
 }
 
 static void drain_stored(void *arg, enum common_code code, const char *text)

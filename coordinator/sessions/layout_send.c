@@ -34,6 +34,7 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
         m.lengths = message->lengths;
         m.settled = message->settled;
         m.forgotten = message->forgotten;
+        m.tickets = message->tickets;
         m.n_chunks = n;
         m.chunks = pointers;
         for (uint32_t i = 0; i < n; i++) {
@@ -91,6 +92,7 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
                                            .lengths = lengths,
                                            .settled = coordinator_session_settled(s),
                                            .forgotten = s->floor,
+                                           .tickets = s->tickets,
                                            .incarnation = s->incarnation,
                                            .epoch = s->layout.epoch,
                                            .spec = s->spec,

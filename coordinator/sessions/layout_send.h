@@ -21,6 +21,7 @@ struct coordinator_layout_message {
     uint64_t *lengths;  // [layers] acknowledged; NULL: nothing is said about appends
     uint64_t settled;   // with them: coordinator_session_settled
     uint64_t forgotten; // the session's floor
+    uint64_t tickets;   // 0, or those with a lower number are to be refused
 };
 void coordinator_layout_send(struct coordinator_worker *w, const struct coordinator_layout_message *message,
                              struct coordinator_gather *gather);

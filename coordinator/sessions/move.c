@@ -27,6 +27,8 @@
 // Of one pull: it must be over well before a control call is, at the rate that is allowed.
 #define PULL_S         1
 #define PULL_BYTES_MAX (UINT64_C(1) << 30)
+#define PUT_QUIET_NS   (2 * COMMON_NS_PER_S) // since the last ticket
+#define PUT_AGAIN_NS   (4 * COMMON_NS_PER_S)
 
 enum move_state {
     MOVE_COPYING,
@@ -62,6 +64,9 @@ struct coordinator_move {
     enum move_state state;
     uint32_t visit; // CLOSING and on: of the worker when it was told
     bool dropped;   // it was told to drop the session since the move began
+    bool big;       // it counts as such at `to`
+    bool refused;   // by `to`
+    bool put;       // rows of some of its chunks are put and not committed
     uint64_t promised, bytes;
     uint32_t at, layer; // COPYING: the next row to be fetched
     uint64_t position;
@@ -107,6 +112,13 @@ bool coordinator_chunk_being_put(const struct coordinator_session *s, const stru
     return false;
 }
 
+// Nobody puts rows of the session just now, as far as is known: it is worth asking holders whether any are put.
+static bool is_quiet(const struct coordinator_session *s)
+{
+    uint64_t now = common_clock_ns(), life = s->sessions->core->options.ticket_ns;
+    return now >= s->put_again_ns && now + life >= s->ticket_until_ns + PUT_QUIET_NS;
+}
+
 bool coordinator_chunk_may_move(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
                                 const struct coordinator_worker *to,
                                 const struct coordinator_worker *replaces)
@@ -116,7 +128,7 @@ bool coordinator_chunk_may_move(const struct coordinator_session *s, const struc
     return room && coordinator_chunk_copies(chunk) < COORDINATOR_COPIES_MAX && chunk->ready && chunk->known &&
            !chunk->lost && !coordinator_chunk_unfit(chunk) && !chunk->leaving &&
            coordinator_chunk_copy_at(chunk, to) == COORDINATOR_COPIES_MAX &&
-           coordinator_session_chunk_usable(chunk) && !coordinator_chunk_being_put(s, chunk);
+           coordinator_session_chunk_usable(chunk) && (!coordinator_chunk_being_put(s, chunk) || is_quiet(s));
 }
 
 // ---- the end ------------------------------------------------------------------------------------
@@ -141,15 +153,18 @@ static void leave_session(struct coordinator_move *m)
 static void move_over(struct coordinator_move *m, uint32_t moved)
 {
     bool alone = m->s && m->state >= MOVE_CLOSING;
+    if (m->s && m->put)
+        m->s->put_again_ns = common_clock_after(PUT_AGAIN_NS);
     leave_session(m);
     set_state(m, MOVE_OVER);
     m->to->visitors--;
     m->to->moves--;
+    m->to->big_moves -= m->big;
     uint64_t unfilled = m->promised > m->bytes ? m->promised - m->bytes : 0; // heartbeats show the rest
     m->to->promised_bytes -= unfilled < m->to->promised_bytes ? unfilled : m->to->promised_bytes;
     if (alone)
         coordinator_session_release(m->s);
-    m->done(m->arg, m->session, moved, m->bytes);
+    m->done(m->arg, m->session, m->to, m->refused, moved, m->bytes);
     free(m);
 }
 
@@ -368,6 +383,7 @@ static void copied(void *arg, const struct proto_reply *reply)
 {
     COMMON_FAILPOINT("move_copied");
     struct coordinator_move *m = arg;
+    m->refused = reply->code != COMMON_OK;
     if (reply->code == COMMON_OK)
         m->bytes += ((const Banyan__Pb__ChunkPullReply *)reply->message->body)->bytes;
     if (reply->code != COMMON_OK || !m->s)
@@ -467,6 +483,7 @@ static void copying_told(void *arg, enum common_code code, const char *text)
 {
     COMMON_FAILPOINT("move_copying_told");
     struct coordinator_move *m = arg;
+    m->refused = code != COMMON_OK;
     if (code != COMMON_OK || !m->s)
         move_fail(m, m->s ? text : "the session was deleted");
     else
@@ -539,6 +556,7 @@ static void closed(void *arg, enum common_code code, const char *text)
     COMMON_FAILPOINT("move_closed");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
+    m->refused = code != COMMON_OK;
     if (code != COMMON_OK || !check_items(m) || !coordinator_worker_active(m->to) || may_have_dropped(m)) {
         move_fail(m, code == COMMON_OK ? "they, or the worker, have changed meanwhile" : text);
         return;
@@ -588,6 +606,7 @@ static void closing_told(void *arg, enum common_code code, const char *text)
     COMMON_FAILPOINT("move_closing_told");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
+    m->refused = code != COMMON_OK;
     if (code != COMMON_OK) {
         move_fail(m, text);
         return;
@@ -614,6 +633,109 @@ static void closing_told(void *arg, enum common_code code, const char *text)
     coordinator_gather_seal(gather);
 }
 
+static void tell_closing(struct coordinator_move *m)
+{
+    struct coordinator_gather *gather = coordinator_gather_new(&m->sessions->core->turn, closing_told, m);
+    tell_chunks(m, gather);
+    coordinator_gather_seal(gather);
+}
+
+// ---- tickets ------------------------------------------------------------------------------------
+// A ticket that has not ended names the holders of before the move. With it a client could put rows to these alone, and
+// they would be missed when it commits. So holders refuse such tickets before the rows are copied for the last time, and
+// say which chunks have rows that no commit has: these stay. A client that is refused asks for another ticket, which it
+// gets when the session is open again, with the holders of then (AttachOpen waits for that).
+
+struct refusing { // of tickets, at one holder
+    struct coordinator_move *m;
+    struct coordinator_gather *gather;
+};
+
+static void tickets_refused(void *arg, const struct proto_reply *reply)
+{
+    struct refusing r = *(struct refusing *)arg;
+    free(arg);
+    const Banyan__Pb__LayoutSetReply *body =
+        reply->code == COMMON_OK ? (const void *)reply->message->body : NULL;
+    for (size_t i = 0; body && i < body->n_put; i++)
+        for (uint32_t k = 0; k < r.m->n; k++)
+            r.m->items[k].put = r.m->items[k].put || r.m->items[k].id == body->put[i];
+    coordinator_gather_finish(r.gather, reply->code, reply->text);
+}
+
+static void refuse_tickets_at(struct coordinator_move *m, struct coordinator_worker *w,
+                              struct coordinator_gather *gather)
+{
+    const struct coordinator_session *s = m->s;
+    Banyan__Pb__LayoutChunk chunks[COORDINATOR_MOVE_CHUNKS], *pointers[COORDINATOR_MOVE_CHUNKS];
+    Banyan__Pb__LayoutSetRequest request = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+    request.term = m->sessions->core->term;
+    request.session = s->id;
+    request.incarnation = s->incarnation;
+    request.epoch = s->layout.epoch;
+    request.spec = s->spec;
+    request.life = coordinator_store_life(m->sessions->store);
+    request.visit = w->visit_number;
+    request.forgotten = s->floor;
+    request.tickets = s->tickets;
+    request.chunks = pointers;
+    for (uint32_t i = 0; i < m->n; i++) {
+        const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[i].index);
+        if (!coordinator_chunk_held_by(chunk, w) || !coordinator_chunk_being_put(s, chunk))
+            continue;
+        uint32_t n = (uint32_t)request.n_chunks++;
+        chunks[n] = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
+        chunks[n].chunk = chunk->id;
+        chunks[n].first = (uint64_t)chunk->index * s->layout.chunk_tokens;
+        chunks[n].compute = chunk->holder == w;
+        pointers[n] = &chunks[n];
+    }
+    if (!request.n_chunks)
+        return;
+    struct refusing *r = coordinator_alloc(sizeof(*r));
+    *r = (struct refusing){.m = m, .gather = gather};
+    coordinator_gather_add(gather);
+    coordinator_worker_call(w, BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &request.base, tickets_refused, r);
+}
+
+static void all_refuse_tickets(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_move *m = arg;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct coordinator_chunk *chunk = coordinator_layout_find(&m->s->layout, m->items[i].index);
+        m->put = m->put || m->items[i].put;
+        chunk->moving = !m->items[i].put;
+        if (!m->items[i].put)
+            m->items[kept++] = m->items[i];
+    }
+    m->n = kept;
+    if (code != COMMON_OK || !kept)
+        move_fail(m, code == COMMON_OK ? "rows of them were attached and are not committed" : text);
+    else
+        tell_closing(m);
+}
+
+static bool any_is_being_put(const struct coordinator_move *m)
+{
+    for (uint32_t i = 0; i < m->n; i++)
+        if (coordinator_chunk_being_put(m->s, coordinator_layout_find(&m->s->layout, m->items[i].index)))
+            return true;
+    return false;
+}
+
+static void refuse_tickets(struct coordinator_move *m)
+{
+    struct coordinator_session *s = m->s;
+    struct coordinator_gather *gather =
+        coordinator_gather_new(&m->sessions->core->turn, all_refuse_tickets, m);
+    s->tickets++;
+    for (uint32_t i = 0; i < s->n_members; i++)
+        if (coordinator_worker_active(s->members[i]))
+            refuse_tickets_at(m, s->members[i], gather);
+    coordinator_gather_seal(gather);
+}
+
 static void move_alone(void *arg, struct coordinator_session *s)
 {
     COMMON_FAILPOINT("move_closing");
@@ -631,14 +753,15 @@ static void move_alone(void *arg, struct coordinator_session *s)
         move_fail(m, "they, or the worker, have changed meanwhile");
         return;
     }
-    struct coordinator_gather *gather = coordinator_gather_new(&m->sessions->core->turn, closing_told, m);
-    tell_chunks(m, gather);
-    coordinator_gather_seal(gather);
+    if (any_is_being_put(m))
+        refuse_tickets(m);
+    else
+        tell_closing(m);
 }
 
 // ---- beginning ----------------------------------------------------------------------------------
 
-void coordinator_move_begin(struct coordinator_session *s, struct coordinator_worker *to,
+void coordinator_move_begin(struct coordinator_session *s, struct coordinator_worker *to, bool big,
                             const struct coordinator_move_item *items, uint32_t n, coordinator_moved_fn done,
                             void *arg)
 {
@@ -648,6 +771,7 @@ void coordinator_move_begin(struct coordinator_session *s, struct coordinator_wo
                                    .s = s,
                                    .session = s->id,
                                    .to = to,
+                                   .big = big,
                                    .n = n,
                                    .promised = n * coordinator_session_chunk_room(s),
                                    .done = done,
@@ -661,6 +785,7 @@ void coordinator_move_begin(struct coordinator_session *s, struct coordinator_wo
     s->moves = m;
     to->visitors++;
     to->moves++;
+    to->big_moves += big;
     to->promised_bytes += m->promised;
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, copying_told, m);
     tell_chunks(m, gather);

@@ -7,7 +7,7 @@
 //      │      steps append, attaches commit
 //   WAITING   for the session alone (RELAYOUT)
 //      │
-//   CLOSING   it is told again, and fetches what has come since: now it has every acknowledged row
+//   CLOSING   holders refuse tickets of before (where one has not ended); it is told again, and fetches what has come since: now it has every acknowledged row
 //      │
 //   STORING   its copies, its membership, the epoch + 1: one write
 //      │
@@ -16,8 +16,9 @@
 //   OVER ◀──── from each of the first three, when something has gone wrong: the worker forgets the chunks
 //
 // A chunk is left out at CLOSING when it has changed since the move began: it was replaced, a holder was struck off, or
-// nobody who has it is there. Positions of a ticket that has not ended must all be committed: rows that are only put
-// are at the holders that the ticket named, and travel with no move.
+// nobody who has it is there. So is one with rows that are put and not committed: they are at the holders that a ticket
+// named, and travel with no move. That a ticket has not ended is no reason to wait: 2 s after it was given its holders are
+// asked what is put, and refuse it from then on.
 #ifndef COORDINATOR_MOVE_H
 #define COORDINATOR_MOVE_H
 
@@ -32,6 +33,7 @@ struct coordinator_move_item {
     uint64_t id;                         // filled in
     uint64_t seal;                       // likewise: what the copy was found to have; 0: it was not compared
     struct coordinator_worker *replaces; // whose copy it will be; NULL: one more
+    bool put;                            // rows of it are put and not committed: it is left out
     bool returned; // the worker has come back with it (returned.h), be it for another session
 };
 
@@ -46,9 +48,11 @@ bool coordinator_chunk_may_move(const struct coordinator_session *s, const struc
 bool coordinator_chunk_being_put(const struct coordinator_session *s, const struct coordinator_chunk *chunk);
 
 // Begins. All items may move; they are copied. `done` runs once, never on this stack: `moved` of them have their copy
-// now, and so many bytes of the session have travelled.
-typedef void (*coordinator_moved_fn)(void *arg, uint64_t session, uint32_t moved, uint64_t bytes);
-void coordinator_move_begin(struct coordinator_session *s, struct coordinator_worker *to,
+// now, and so many bytes of the session have travelled; refused: `to` did not do what it was asked. big: it counts as such
+// there (move_queue.h).
+typedef void (*coordinator_moved_fn)(void *arg, uint64_t session, struct coordinator_worker *to, bool refused,
+                                     uint32_t moved, uint64_t bytes);
+void coordinator_move_begin(struct coordinator_session *s, struct coordinator_worker *to, bool big,
                             const struct coordinator_move_item *items, uint32_t n, coordinator_moved_fn done,
                             void *arg);
 

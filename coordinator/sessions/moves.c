@@ -2,222 +2,33 @@
 #include "coordinator/sessions/moves.h"
 
 #include <inttypes.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/candidates.h"
+#include "coordinator/sessions/choosing.h"
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/move.h"
+#include "coordinator/sessions/move_queue.h"
 #include "coordinator/sessions/rebalance.h"
 #include "coordinator/sessions/repair.h"
-#include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/spread.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 
-#define MOVES_MAX         64
+#define MOVES_MAX         256
 #define SESSION_MOVES_MAX 4
-#define WORKER_MOVES_MAX  2
-#define LOOK_MAX          256 // sessions, after a move has ended
+#define LOOK_MAX          64 // sessions in a turn: some microseconds each
+#define LATER_NS          COMMON_NS_PER_MS
 #define AGAIN_NS          COMMON_NS_PER_S
 #define HALVED_MAX        6 // COORDINATOR_MOVE_CHUNKS, to one
-#define BATCH_S           2 // how long the rows of one move travel, at the rate that is allowed
-
-// ---- choosing -----------------------------------------------------------------------------------
-
-struct choice { // of one move
-    struct coordinator_session *s;
-    struct coordinator_worker *active[COORDINATOR_WORKERS_MAX];
-    struct coordinator_candidate *candidates; // [n]
-    uint32_t n;
-    struct coordinator_worker *to; // NULL: not yet
-    struct coordinator_move_item items[COORDINATOR_MOVE_CHUNKS];
-    uint32_t n_items;
-    bool refused; // there is one that cannot move now
-};
-
-static uint32_t candidate_of(const struct choice *c, const struct coordinator_worker *w)
-{
-    for (uint32_t i = 0; i < c->n; i++)
-        if (c->active[i] == w)
-            return i;
-    return UINT32_MAX;
-}
-
-static struct coordinator_worker *draining_holder(const struct coordinator_chunk *chunk)
-{
-    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
-        if (coordinator_chunk_holder(chunk, i)->draining)
-            return coordinator_chunk_holder(chunk, i);
-    return NULL;
-}
-
-// Who should get the copy: not on the hosts of those that stay.
-static uint32_t choose_target(const struct choice *c, const struct coordinator_chunk *chunk,
-                              const struct coordinator_worker *replaces)
-{
-    uint32_t has[COORDINATOR_COPIES_MAX], n_has = 0;
-    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++) {
-        const struct coordinator_worker *w = coordinator_chunk_holder(chunk, i);
-        uint32_t at = w == replaces ? UINT32_MAX : candidate_of(c, w);
-        if (at != UINT32_MAX)
-            has[n_has++] = at;
-    }
-    return coordinator_placement_follow(c->candidates, c->n, has, n_has, c->s->layout.chunk_tokens,
-                                        coordinator_session_chunk_room(c->s));
-}
-
-// Who has come back with it, where a copy could be put.
-static uint32_t choose_returned(const struct choice *c, const struct coordinator_chunk *chunk)
-{
-    const struct coordinator_worker *back = coordinator_returned_holder(c->s, chunk);
-    uint32_t to = back ? candidate_of(c, back) : UINT32_MAX;
-    if (to == UINT32_MAX || (c->candidates[to].apart && !c->candidates[to].member))
-        return UINT32_MAX;
-    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
-        if (strcmp(coordinator_chunk_holder(chunk, i)->host, back->host) == 0)
-            return UINT32_MAX; // there may be another host by now
-    return to;
-}
-
-// Rows that the worker keeps for another session count as there, and a chunk without a seal is compared with nothing.
-static bool is_kept_uncompared(const struct choice *c, const struct coordinator_chunk *chunk,
-                               const struct coordinator_worker *to)
-{
-    return !chunk->seal && coordinator_returned_keeps(c->s->sessions, to, chunk);
-}
-
-static void choose_item(struct choice *c, const struct coordinator_chunk *chunk,
-                        struct coordinator_worker *replaces)
-{
-    uint64_t bytes = coordinator_session_chunk_bytes(c->s), room = coordinator_session_chunk_room(c->s);
-    uint32_t to = replaces ? UINT32_MAX : choose_returned(c, chunk);
-    if (to == UINT32_MAX)
-        to = choose_target(c, chunk, replaces);
-    if (to == UINT32_MAX || c->active[to]->moves >= WORKER_MOVES_MAX ||
-        !coordinator_chunk_may_move(c->s, chunk, c->active[to], replaces) ||
-        is_kept_uncompared(c, chunk, c->active[to])) {
-        c->refused = true;
-        return;
-    }
-    if (c->to && c->to != c->active[to])
-        return; // the next move's
-    c->to = c->active[to];
-    c->items[c->n_items++] =
-        (struct coordinator_move_item){.index = chunk->index,
-                                       .replaces = replaces,
-                                       .returned = coordinator_returned_keeps(c->s->sessions, c->to, chunk)};
-    struct coordinator_candidate *candidate = &c->candidates[to];
-    candidate->free_bytes -= room < candidate->free_bytes ? room : candidate->free_bytes;
-    candidate->load_bytes += bytes;
-    candidate->follows += c->s->layout.chunk_tokens;
-    coordinator_candidates_join(c->candidates, c->active, c->n, to);
-}
-
-// A copy too many: a coordinator died between giving a chunk to another holder and taking it from the first. Or one that
-// was to leave, and must stay.
-static void tidy(struct coordinator_session *s, struct coordinator_chunk *chunk)
-{
-    uint32_t copies = coordinator_chunk_copies(chunk);
-    if (chunk->leaving) { // a chunk that may be struck off is, before anybody looks here
-        chunk->leaving = 0;
-        coordinator_session_recount(s);
-        return;
-    }
-    if (copies <= s->spec->replicas || coordinator_chunk_unfit(chunk))
-        return;
-    const struct coordinator_worker *w = draining_holder(chunk);
-    chunk->leaving = (uint8_t)(1u << (w ? coordinator_chunk_copy_at(chunk, w) : copies - 1));
-    coordinator_session_recount(s);
-    coordinator_session_settle(s);
-}
-
-// What was planned has come true, or cannot any more.
-static bool wish_is_void(const struct choice *c, const struct coordinator_wish *wish)
-{
-    const struct coordinator_chunk *chunk = coordinator_layout_find(&c->s->layout, wish->index);
-    return !chunk || chunk->id != wish->id || chunk->lost || !coordinator_chunk_held_by(chunk, wish->from) ||
-           coordinator_chunk_held_by(chunk, wish->to) || candidate_of(c, wish->to) == UINT32_MAX ||
-           (wish->slow && !coordinator_worker_slow(wish->from));
-}
-
-static void drop_void_wishes(struct choice *c)
-{
-    struct coordinator_moves *moves = &c->s->sessions->moves;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < moves->n_wishes; i++)
-        if (moves->wishes[i].session != c->s->id || !wish_is_void(c, &moves->wishes[i]))
-            moves->wishes[kept++] = moves->wishes[i];
-    moves->n_wishes = kept;
-}
-
-static void choose_wishes(struct choice *c)
-{
-    const struct coordinator_moves *moves = &c->s->sessions->moves;
-    bool any = false;
-    drop_void_wishes(c);
-    for (uint32_t i = 0; i < moves->n_wishes && c->n_items < COORDINATOR_MOVE_CHUNKS; i++) {
-        const struct coordinator_wish *wish = &moves->wishes[i];
-        any = any || wish->session == c->s->id;
-        if (wish->session != c->s->id || (c->to && c->to != wish->to) ||
-            candidate_of(c, wish->to) == UINT32_MAX || wish->to->moves >= WORKER_MOVES_MAX)
-            continue;
-        const struct coordinator_chunk *chunk = coordinator_layout_find(&c->s->layout, wish->index);
-        if (!chunk || chunk->id != wish->id || chunk->moving ||
-            !coordinator_chunk_may_move(c->s, chunk, wish->to, wish->from) ||
-            is_kept_uncompared(c, chunk, wish->to))
-            continue;
-        c->to = wish->to;
-        c->items[c->n_items++] =
-            (struct coordinator_move_item){.index = wish->index,
-                                           .replaces = wish->from,
-                                           .returned =
-                                               coordinator_returned_keeps(c->s->sessions, wish->to, chunk)};
-    }
-    c->s->wished = any;
-    c->refused = c->refused || (any && !c->n_items);
-}
-
-static void forget_wishes(struct coordinator_sessions *sessions, const struct choice *c)
-{
-    struct coordinator_moves *moves = &sessions->moves;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < moves->n_wishes; i++) {
-        bool chosen = false;
-        for (uint32_t k = 0; k < c->n_items && moves->wishes[i].session == c->s->id; k++)
-            chosen = chosen || c->items[k].index == moves->wishes[i].index;
-        if (!chosen)
-            moves->wishes[kept++] = moves->wishes[i];
-    }
-    moves->n_wishes = kept;
-}
-
-static void choose(struct choice *c)
-{
-    struct coordinator_session *s = c->s;
-    uint64_t rate = s->sessions->core->options.move_bytes_per_s,
-             most = rate / (coordinator_session_chunk_bytes(s) / BATCH_S + 1) + 1;
-    uint32_t batch = rate && most < COORDINATOR_MOVE_CHUNKS ? (uint32_t)most : COORDINATOR_MOVE_CHUNKS;
-    batch = batch >> s->moves_halved ? batch >> s->moves_halved : 1;
-    for (uint32_t i = 0; i < s->layout.n && c->n_items < batch; i++) {
-        struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        if (chunk->moving)
-            continue;
-        tidy(s, chunk);
-        struct coordinator_worker *drained = chunk->leaving ? NULL : draining_holder(chunk);
-        if (drained)
-            choose_item(c, chunk, drained);
-        else if (coordinator_chunk_copies(chunk) < s->spec->replicas)
-            choose_item(c, chunk, NULL);
-    }
-    if (!c->n_items && s->wished)
-        choose_wishes(c);
-}
+#define FAILED_MAX        3 // moves, one after the other: the receiver gets none for PAUSE_NS, twice that, …
+#define PAUSE_NS          (10 * COMMON_NS_PER_MS)
+#define PAUSES_MAX        7 // 1.28 s
 
 // ---- parting ------------------------------------------------------------------------------------
 
@@ -261,22 +72,6 @@ static void parting_stored(void *arg, enum common_code code, const char *text)
     coordinator_gather_seal(gather);
 }
 
-static bool holds_any(const struct coordinator_session *s, const struct coordinator_worker *w)
-{
-    for (uint32_t i = 0; i < s->layout.n; i++)
-        if (coordinator_chunk_copy_at(&s->layout.chunks[i], w) < COORDINATOR_COPIES_MAX)
-            return true;
-    return false;
-}
-
-// One that is being drained, or is lost: when it comes back, the session has its members without it. Others that hold
-// nothing have not yet been given a chunk.
-static bool has_no_part(const struct coordinator_session *s, const struct coordinator_worker *w)
-{
-    bool goes = w->draining || w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
-    return goes && s->n_members > 1 && !holds_any(s, w);
-}
-
 static void parting_alone(void *arg, struct coordinator_session *s)
 {
     struct parting *p = arg;
@@ -285,7 +80,7 @@ static void parting_alone(void *arg, struct coordinator_session *s)
         free(p);
         return;
     }
-    if (!coordinator_session_has_member(s, p->w) || !has_no_part(s, p->w)) {
+    if (!coordinator_session_has_member(s, p->w) || !coordinator_session_without(s, p->w)) {
         parting_over(p);
         return;
     }
@@ -298,7 +93,7 @@ static void parting_alone(void *arg, struct coordinator_session *s)
 static void part(struct coordinator_session *s)
 {
     for (uint32_t i = 0; i < s->n_members && !s->exclusive; i++) {
-        if (!has_no_part(s, s->members[i]))
+        if (!coordinator_session_without(s, s->members[i]))
             continue;
         struct parting *p = coordinator_alloc(sizeof(*p));
         *p = (struct parting){.s = s, .w = s->members[i]};
@@ -312,24 +107,32 @@ static void part(struct coordinator_session *s)
 
 // ---- looking ------------------------------------------------------------------------------------
 
-static bool wants(const struct coordinator_session *s)
+// A receiver at which moves fail one after the other gets none for a while, that others are preferred meanwhile.
+static void judge_receiver(struct coordinator_worker *to, bool failed)
 {
-    for (uint32_t i = 0; i < s->n_members; i++)
-        if (s->members[i]->draining || has_no_part(s, s->members[i]))
-            return true;
-    return s->thin > 0 || s->thick > 0 || s->wished;
+    uint64_t now = common_clock_ns();
+    if (now < to->moves_again_ns)
+        return; // begun before
+    to->moves_failed = failed ? to->moves_failed + 1 : 0;
+    if (to->moves_failed < FAILED_MAX)
+        return;
+    uint32_t shift = to->moves_failed - FAILED_MAX;
+    to->moves_again_ns = now + (PAUSE_NS << (shift < PAUSES_MAX ? shift : PAUSES_MAX));
 }
 
-static void moved(void *arg, uint64_t session, uint32_t n, uint64_t bytes)
+static void moved(void *arg, uint64_t session, struct coordinator_worker *to, bool refused, uint32_t n,
+                  uint64_t bytes)
 {
     struct coordinator_sessions *sessions = arg;
     struct coordinator_session *s = coordinator_session_any(sessions, session);
     sessions->moves.n--;
     sessions->moves.chunks += n;
     sessions->moves.bytes += bytes;
-    sessions->moves.due = true;
+    coordinator_move_queue_room(sessions);
+    if (n || refused)
+        judge_receiver(to, refused);
     if (s && n)
-        s->spread_seen = COORDINATOR_UNEVEN; // another holder may serve
+        coordinator_session_uneven(s); // another holder may serve
     if (s) {
         s->copied += n;
         s->moves_failed = n ? 0 : s->moves_failed + 1;
@@ -339,10 +142,12 @@ static void moved(void *arg, uint64_t session, uint32_t n, uint64_t bytes)
     }
     if (s && !n)
         s->move_again_ns = common_clock_after(AGAIN_NS);
+    if (s)
+        coordinator_move_queue_wake(s);
     coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
 }
 
-static void tell_begun(struct coordinator_session *s, const struct choice *c)
+static void tell_begun(struct coordinator_session *s, const struct coordinator_choice *c)
 {
     const struct coordinator_worker *from = c->items[0].replaces;
     const struct coordinator_event event = {.kind = PROTO_EVENT_COPY_BEGUN,
@@ -374,49 +179,91 @@ static void tell_ended(struct coordinator_session *s)
     s->copied = 0;
 }
 
-static void begin_moves(struct coordinator_session *s)
+static void begin_move(const struct coordinator_choice *c)
 {
-    struct coordinator_sessions *sessions = s->sessions;
-    if (!wants(s) || common_clock_ns() < s->move_again_ns || !coordinator_session_may_move(s))
+    struct coordinator_session *s = c->s;
+    s->sessions->moves.n++;
+    s->move_ticket.rests = 0;
+    coordinator_choice_begun(c);
+    tell_begun(s, c);
+    coordinator_move_begin(s, c->to, c->big, c->items, c->n_items, moved, s->sessions);
+}
+
+// Begins one move of it, and puts it where it is looked at again in time.
+static void try_session(struct coordinator_session *s)
+{
+    if (common_clock_ns() < s->move_again_ns) {
+        coordinator_move_queue_rest(s, false);
         return;
-    part(s);
-    while (sessions->moves.n < MOVES_MAX && coordinator_moves_of(s) < SESSION_MOVES_MAX) {
-        struct choice *c = coordinator_alloc(sizeof(*c));
-        c->s = s;
-        c->candidates = coordinator_candidates(s, c->active, &c->n);
-        choose(c);
-        bool any = c->n_items > 0;
-        if (any) {
-            forget_wishes(sessions, c);
-            sessions->moves.n++;
-            tell_begun(s, c);
-            coordinator_move_begin(s, c->to, c->items, c->n_items, moved, sessions);
-        } else if (c->refused) {
-            s->move_again_ns = common_clock_after(AGAIN_NS);
-        }
-        free(c->candidates);
-        free(c);
-        if (!any)
-            break;
     }
+    if (!coordinator_session_may_move(s)) {
+        coordinator_move_queue_busy(s);
+        return;
+    }
+    part(s);
+    if (coordinator_moves_of(s) >= SESSION_MOVES_MAX)
+        return; // when one is over
+    struct coordinator_choice *c = coordinator_choose(s);
+    if (c->n_items) {
+        bool more = c->more;
+        begin_move(c);
+        if (more)
+            coordinator_move_queue_again(s);
+    } else if (c->busy) {
+        coordinator_move_queue_behind(s, c->any ? NULL : c->busy, c->big);
+    } else if (!s->moves && c->refused) {
+        coordinator_move_queue_rest(s, true);
+    } else if (!s->moves) {
+        coordinator_move_queue_busy(s); // a copy is leaving, or a member
+    }
+    coordinator_choice_free(c);
 }
 
 static void look_at(struct coordinator_session *s)
 {
-    begin_moves(s);
-    tell_ended(s);
+    if (coordinator_session_wants_moves(s))
+        try_session(s);
+    if (s->move_ticket.place == COORDINATOR_MOVE_IDLE || s->move_ticket.place == COORDINATOR_MOVE_RESTING)
+        tell_ended(s);
 }
 
-// Up to `most` sessions from the cursor on.
-static void look(struct coordinator_sessions *sessions, uint32_t most)
+static void timer_over(void *arg)
+{
+    struct coordinator_sessions *sessions = arg;
+    coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
+}
+
+// The next turn comes by itself: this one has done its part.
+static void go_on_later(struct coordinator_sessions *sessions)
 {
     struct coordinator_moves *moves = &sessions->moves;
-    for (uint32_t i = 0; i < most && i < sessions->n_slots && moves->n < MOVES_MAX; i++) {
-        moves->cursor = moves->cursor < sessions->n_slots ? moves->cursor : 0;
-        if (sessions->slots[moves->cursor])
-            look_at(sessions->slots[moves->cursor]);
-        moves->cursor++;
+    if (!moves->timer &&
+        common_timer_new(sessions->core->loop, timer_over, sessions, &moves->timer) != COMMON_OK)
+        abort();
+    common_timer_start(moves->timer, LATER_NS, false);
+}
+
+// A turn may come here several times.
+static void look(struct coordinator_sessions *sessions)
+{
+    struct coordinator_moves *moves = &sessions->moves;
+    if (moves->turn != sessions->core->turn.turns) {
+        moves->turn = sessions->core->turn.turns;
+        moves->left = LOOK_MAX;
     }
+    if (moves->n < MOVES_MAX && moves->left)
+        coordinator_move_queue_advance(sessions);
+    while (moves->left && moves->n < MOVES_MAX) {
+        if (!moves->queue.n_ready) // who was let go went elsewhere
+            coordinator_move_queue_advance(sessions);
+        struct coordinator_session *s = coordinator_move_queue_pop(sessions);
+        if (!s)
+            return; // all receivers are busy
+        moves->left--;
+        look_at(s);
+    }
+    if (moves->n < MOVES_MAX && moves->queue.n_ready)
+        go_on_later(sessions);
 }
 
 // Those of sessions that are gone.
@@ -430,28 +277,37 @@ static void drop_lone_wishes(struct coordinator_sessions *sessions)
     moves->n_wishes = kept;
 }
 
+void coordinator_moves_init(struct coordinator_sessions *sessions)
+{
+    coordinator_move_queue_init(&sessions->moves.queue);
+    proto_list_init(&sessions->moves.keepers);
+}
+
 void coordinator_moves_tick(struct coordinator_sessions *sessions)
 {
     drop_lone_wishes(sessions);
     if (sessions->core->stopping)
         return;
     coordinator_rebalance_slow(sessions);
-    look(sessions, UINT32_MAX);
+    coordinator_move_queue_tick(sessions);
+    look(sessions);
     coordinator_rebalance_ended(sessions);
     coordinator_spreads_look(sessions);
 }
 
 void coordinator_moves_drain(struct coordinator_sessions *sessions)
 {
-    if (!sessions->moves.due || sessions->core->stopping)
+    if (sessions->core->stopping)
         return;
-    sessions->moves.due = false;
-    look(sessions, LOOK_MAX);
-    coordinator_spreads_look(sessions);
+    look(sessions);
+    coordinator_spreads_drain(sessions);
 }
 
 void coordinator_moves_fini(struct coordinator_sessions *sessions)
 {
+    coordinator_keeping_fini(&sessions->moves.keeping);
+    common_timer_free(sessions->moves.timer);
+    sessions->moves.timer = NULL;
     free(sessions->moves.wishes);
     sessions->moves.wishes = NULL;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which chunks move, and when: what keeps sessions at as many copies as they ask for, and empties workers that are
-// being drained. It looks at all sessions with each tick, and at some more whenever a move has ended.
+// being drained. It looks at sessions that were marked, in the order of move_queue.h: choosing.h says what moves.
 //
 //   fewer copies than replicas, and a worker that may have one ──▶ one more copy
 //   a holder is being drained                                  ──▶ another worker in its place
@@ -10,23 +10,32 @@
 //   a worker is slow, and serves more than is its part         ──▶ likewise, by itself
 //   speeds have changed, or holders                            ──▶ others serve (spread.h)
 //
-// Of a worker at most 2 moves to it are under way, of a session 4, in all 64. A move that came to nothing is tried again
-// after a second. Rows travel between workers alone, below the rate of --move-rate at each that receives.
+// Of a worker at most 16 moves to it are under way, and 2 more whose rows travel for long; of a session 4, in all 256. A turn
+// looks at 64 sessions. A move that came to nothing is tried again after a second; a receiver at which moves fail one after
+// the other gets none for 10 ms, 20, … 1.28 s. Rows travel between workers alone, below the rate of --move-rate at each
+// that receives.
 #ifndef COORDINATOR_MOVES_H
 #define COORDINATOR_MOVES_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "coordinator/sessions/keeping.h"
+#include "coordinator/sessions/move_queue.h"
+
+struct common_timer;
 struct coordinator_sessions;
 struct coordinator_worker;
 
 struct coordinator_moves {
-    uint32_t n;                      // under way
-    uint32_t cursor;                 // the next slot of sessions to be looked at
-    bool due;                        // a move has ended: look again
-    uint64_t chunks, bytes;          // moved so far
-    uint32_t keepers;                // workers, once for each session, that keep chunks of it (returned.h)
+    uint32_t n; // under way
+    struct coordinator_move_queue queue;
+    uint64_t turn; // of the loop, in which `left` more sessions may be looked at
+    uint32_t left;
+    struct common_timer *timer; // the next turn comes; NULL: it was not needed yet
+    uint64_t chunks, bytes;     // moved so far
+    struct proto_list keepers;  // workers, once for each session, that keep chunks of it (returned.h)
+    struct coordinator_keeping keeping;
     uint64_t returned;               // of the chunks, copies that workers had come back with (returned.h)
     uint64_t struck;                 // copies struck off so far, of holders that are lost (failover.c)
     struct coordinator_wish *wishes; // of a balance; [n_wishes], owned
@@ -43,6 +52,7 @@ struct coordinator_wish { // that a chunk goes from one worker to another
     struct coordinator_worker *from, *to; // it is nothing where they are not what they were any more
 };
 
+void coordinator_moves_init(struct coordinator_sessions *sessions);
 void coordinator_moves_tick(struct coordinator_sessions *sessions);
 void coordinator_moves_drain(struct coordinator_sessions *sessions); // in the phase of sessions
 void coordinator_moves_fini(struct coordinator_sessions *sessions);

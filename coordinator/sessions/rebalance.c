@@ -204,12 +204,12 @@ static void carry_out(struct balance *b, struct coordinator_sessions *sessions, 
             sessions->slots[i]->wished = false;
     for (uint32_t i = 0; i < b->n_wishes; i++)
         coordinator_session_any(sessions, b->wishes[i].session)->wished = true;
+    for (uint32_t i = 0; i < b->n_wishes; i++)
+        coordinator_move_queue_wake(coordinator_session_any(sessions, b->wishes[i].session));
     free(sessions->moves.wishes);
     sessions->moves.wishes = b->wishes;
     sessions->moves.n_wishes = b->n_wishes;
     b->wishes = NULL;
-    sessions->moves.due = true;
-    coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
     struct coordinator_events *events = b->n_wishes ? sessions->core->events : NULL; // else nothing begins
     coordinator_events_tell(events, &(struct coordinator_event){.kind = PROTO_EVENT_REBALANCE_BEGUN},
                             "chunks are moved %s chunks=%u bytes=%" PRIu64, why, b->n_wishes, b->total);

@@ -8,6 +8,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/dropping.h"
+#include "coordinator/sessions/keeping.h"
 #include "coordinator/sessions/move.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/seals.h"
@@ -15,7 +16,8 @@
 #include "proto/spec.h"
 
 // Nothing has come of any of them for so long: the worker lets go of them.
-#define IDLE_NS (30 * COMMON_NS_PER_S)
+#define IDLE_NS  (30 * COMMON_NS_PER_S)
+#define TICK_MAX 1024 // so many are looked at with each tick
 
 struct kept {
     uint32_t index;
@@ -24,6 +26,8 @@ struct kept {
 
 struct coordinator_returned { // of one worker, in one session
     struct coordinator_returned *next;
+    struct proto_list link; // in moves.keepers
+    struct coordinator_session *s;
     struct coordinator_worker *w; // its record stays: a visitor
     uint32_t visit;               // w->visit when it named them: another one, and it is asked again
     uint64_t idle_ns;             // since when nothing has come of them
@@ -77,7 +81,10 @@ static void returned_free(struct coordinator_session *s, struct coordinator_retu
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
-    s->sessions->moves.keepers--;
+    proto_list_remove(&r->link);
+    for (uint32_t i = 0; i < r->n; i++)
+        if (r->chunks[i].id)
+            coordinator_keeping_remove(&s->sessions->moves.keeping, r->w->slot, r->chunks[i].id);
     r->w->visitors--;
     free(r->chunks);
     free(r);
@@ -103,9 +110,9 @@ static void keep(struct coordinator_session *s, struct coordinator_worker *w,
     struct coordinator_returned *r = returned_of(s, w);
     if (!r) {
         r = coordinator_alloc(sizeof(*r));
-        *r = (struct coordinator_returned){.next = s->returned, .w = w, .visit = w->visit};
+        *r = (struct coordinator_returned){.next = s->returned, .s = s, .w = w, .visit = w->visit};
         s->returned = r;
-        s->sessions->moves.keepers++;
+        proto_list_push(&s->sessions->moves.keepers, &r->link);
         w->visitors++;
     }
     if (r->n && r->chunks[r->n - 1].index >= chunk->index)
@@ -117,6 +124,7 @@ static void keep(struct coordinator_session *s, struct coordinator_worker *w,
             abort();
     }
     r->chunks[r->n++] = (struct kept){chunk->index, chunk->id};
+    coordinator_keeping_add(&s->sessions->moves.keeping, w->slot, chunk->id);
     r->wanted = r->n;
 }
 
@@ -174,12 +182,7 @@ struct coordinator_worker *coordinator_returned_holder(const struct coordinator_
 bool coordinator_returned_keeps(const struct coordinator_sessions *sessions,
                                 const struct coordinator_worker *w, const struct coordinator_chunk *chunk)
 {
-    for (uint32_t i = 0; i < sessions->n_slots && sessions->moves.keepers; i++)
-        for (const struct coordinator_returned *r = sessions->slots[i] ? sessions->slots[i]->returned : NULL;
-             r; r = r->next)
-            if (r->w == w && kept_find(r, chunk))
-                return true;
-    return false;
+    return coordinator_keeping_has(&sessions->moves.keeping, w->slot, chunk->id);
 }
 
 // ---- the end ------------------------------------------------------------------------------------
@@ -189,10 +192,12 @@ void coordinator_returned_forget(struct coordinator_session *s, const struct coo
 {
     struct coordinator_returned *r = returned_of(s, w);
     struct kept *kept = r && chunk ? kept_find(r, chunk) : NULL;
-    if (kept)
+    if (kept) {
+        coordinator_keeping_remove(&s->sessions->moves.keeping, r->w->slot, kept->id);
         kept->id = 0;
-    else if (r && !chunk)
+    } else if (r && !chunk) {
         returned_free(s, r);
+    }
 }
 
 // It is a holder of all of them: there is nothing to tell.
@@ -254,13 +259,18 @@ static void look_at(struct coordinator_session *s, struct coordinator_returned *
 
 void coordinator_returned_tick(struct coordinator_sessions *sessions)
 {
-    for (uint32_t i = 0; i < sessions->n_slots; i++) {
-        struct coordinator_session *s = sessions->slots[i];
-        struct coordinator_returned *next;
-        for (struct coordinator_returned *r = s ? s->returned : NULL; r; r = next) {
-            next = r->next;
-            look_at(s, r);
-        }
+    struct proto_list *keepers = &sessions->moves.keepers, seen;
+    proto_list_init(&seen);
+    for (uint32_t i = 0; i < TICK_MAX && !proto_list_empty(keepers); i++) {
+        struct coordinator_returned *r = proto_list_entry(keepers->next, struct coordinator_returned, link);
+        proto_list_remove(&r->link);
+        proto_list_push(&seen, &r->link);
+        look_at(r->s, r);
+    }
+    while (!proto_list_empty(&seen)) { // behind those that were not looked at
+        struct proto_list *link = seen.next;
+        proto_list_remove(link);
+        proto_list_push(keepers, link);
     }
 }
 

@@ -161,6 +161,7 @@ void coordinator_session_let_in(struct coordinator_session *s)
         coordinator_turn_mark(&s->sessions->core->turn, COORDINATOR_PHASE_STEPS);
     }
     let_one_alone(s);
+    coordinator_move_queue_settled(s);
 }
 
 void coordinator_session_turn_away(struct coordinator_session *s)
@@ -421,6 +422,7 @@ static void count_chunk(struct coordinator_session *s, const struct coordinator_
     s->awaited += awaited && !s->withheld ? by : 0;
     s->lost += chunk->lost ? by : 0;
     s->thin += copies < s->spec->replicas ? by : 0;
+    s->single += copies < s->spec->replicas && copies == 1 ? by : 0;
     s->thick += copies > s->spec->replicas ? by : 0;
 }
 
@@ -428,9 +430,10 @@ void coordinator_session_recount(struct coordinator_session *s)
 {
     s->counted = s->sessions->cluster->changes;
     s->missing = (s->withheld > 0) + (s->broken > 0);
-    s->unknown = s->awaited = s->lost = s->thin = s->thick = 0;
+    s->unknown = s->awaited = s->lost = s->thin = s->thick = s->single = 0;
     for (uint32_t i = 0; i < s->layout.n; i++)
         count_chunk(s, &s->layout.chunks[i], 1);
+    coordinator_move_queue_mark(s);
 }
 
 // A worker that becomes ACTIVE or ceases to be makes the count an old one.
@@ -502,6 +505,8 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
         coordinator_quota_add(s->use, COORDINATOR_QUOTA_BYTES,
                               coordinator_session_index_quota(s, put->index));
         count_chunk(s, put, 1);
+        if (s->thin || s->thick)
+            coordinator_move_queue_mark(s);
     }
     return put;
 }

@@ -18,6 +18,7 @@
 #include "coordinator/events.h"
 #include "coordinator/machine.h"
 #include "coordinator/sessions/layout.h"
+#include "coordinator/sessions/move_queue.h"
 #include "coordinator/sessions/rangeset.h"
 #include "coordinator/sessions/sessions.h"
 #include "proto/banyan.pb-c.h"
@@ -82,6 +83,7 @@ struct coordinator_session {
     // The room of steps makes it and takes it away; NULL: no step has waited yet.
     struct coordinator_lane *lane;
     struct proto_list settled, opened, gone; // in the lists of the room
+    struct proto_list uneven;                // likewise, while spread_seen is COORDINATOR_UNEVEN
 
     struct coordinator_layout layout;
     struct coordinator_repair *repairs; // at workers that are in doubt about it (repair.h): a list
@@ -98,6 +100,7 @@ struct coordinator_session {
         awaited;   // chunks with a copy that can be used and one that cannot: the session waits (failover.h)
     uint32_t lost; // chunks that nobody has any more
     uint32_t thin, thick; // chunks with fewer copies than the spec asks for, and with more
+    uint32_t single;      // of the thin ones: those with one copy
     uint64_t relearned; // of sessions.stamps: what visits up to it have heard of appended rows does not count
     uint64_t strike_again_ns; // no copy is struck off before: the store has refused; 0: it has not
     // [spec->layers] committed rows; of a layer that has none of its own, none: coordinator_session_rows
@@ -119,6 +122,8 @@ struct coordinator_session {
     struct coordinator_returned *returned; // copies that workers have come back with (returned.h): a list
     uint64_t spread_seen; // cluster.speeds when it was looked at who serves (spread.h), or COORDINATOR_UNEVEN
     bool wished;          // a balance wants chunks of it elsewhere
+    struct coordinator_move_ticket move_ticket;
+    uint32_t move_at;                    // in layout.chunks, where the next choice begins
     uint64_t move_again_ns;              // none is begun before: the last one failed
     uint32_t moves_failed;               // in a row
     uint32_t moves_halved;               // how often the chunks of one move, since moves failed
@@ -138,6 +143,8 @@ struct coordinator_session {
     uint64_t ticket_until_ns; // when the last ticket given for it ends: rows may be on their way until then
     struct coordinator_rangeset ticketed; // positions that tickets which have not ended may name
     uint64_t ticketed_all_ns;             // until then, any position
+    uint64_t tickets;                     // the number of those that are given now (move.h)
+    uint64_t put_again_ns;                // no chunk that is being put is tried before: rows of one were put
 };
 
 // An event about it: coordinator_session_tell(s, SESSION_LOST, ERROR, "…", …); note: too frequent for the log.

@@ -12,7 +12,9 @@
 //   load.c        sessions from the store at the start     recovery.c: waiting for workers after it
 //   condition.c   what people are told of a session's chunks
 //   spread.c      who serves what several have, as fast as they are
-//   moves.c       which chunks go to other holders, and when; move.c: how; candidates.c
+//   moves.c       which chunks go to other holders, and when; move.c: how; move_queue.c: whose turn it is; choosing.c,
+//                 candidates.c: which of its chunks go where
+//   returned.c    copies that workers come back with; keeping.c: a table of them
 //   seals.c       full chunks whose copies agree are sealed, and compared with that from time to time: scrub.c says when
 //   failover.c    holders that are lost are struck off, and others serve
 //   reconcile.c   a worker that comes (back) is asked what it holds and told what it should hold
@@ -61,7 +63,11 @@ struct coordinator_sessions {
     struct coordinator_commits commits;
     struct coordinator_moves moves;
     struct coordinator_seals seals;
+    struct proto_list uneven,
+        uneven_later; // who serves what is to be looked at, now and with the next tick: session.uneven
     uint32_t spreads, spread_cursor; // under way (spread.h); the next slot to be looked at
+    uint32_t spread_left;            // so many slots are still to be looked at, since speeds
+    uint64_t spread_speeds;          // have changed to those of this cluster.speeds
     uint64_t spread_sessions;        // so far
     uint64_t dirties;                // what has changed under visits: session.dirtied
     uint64_t visits;                 // of whole workers, that have begun

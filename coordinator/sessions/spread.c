@@ -56,7 +56,6 @@ static void spread_over(struct spread *spread)
 {
     struct coordinator_session *s = spread->s;
     spread->sessions->spreads--;
-    spread->sessions->moves.due = true; // the next ones
     coordinator_turn_mark(&spread->sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
     free(spread->chunks);
     free(spread);
@@ -80,7 +79,7 @@ static void spread_stored(void *arg, enum common_code code, const char *text)
     uint32_t n = 0;
     (void)text;
     if (code != COMMON_OK) {
-        s->spread_seen = COORDINATOR_UNEVEN;
+        coordinator_session_uneven(s);
         s->move_again_ns = common_clock_after(AGAIN_NS);
         spread_over(spread);
         return;
@@ -116,7 +115,7 @@ static void spread_alone(void *arg, struct coordinator_session *s)
     }
     bool known = !s->withheld && !s->broken && !s->unknown && !s->named && !s->moves;
     if (!known) {
-        s->spread_seen = COORDINATOR_UNEVEN; // later
+        coordinator_session_uneven(s); // later
         spread_over(spread);
         return;
     }
@@ -140,8 +139,13 @@ static void spread_alone(void *arg, struct coordinator_session *s)
 static void spread_session(struct coordinator_session *s)
 {
     struct coordinator_sessions *sessions = s->sessions;
-    if (s->moves || common_clock_ns() < s->move_again_ns || !coordinator_session_may_move(s))
+    if (s->moves || common_clock_ns() < s->move_again_ns || !coordinator_session_may_move(s)) {
+        s->spread_seen = COORDINATOR_UNEVEN;
+        proto_list_remove(&s->uneven);
+        proto_list_push(&sessions->uneven_later, &s->uneven);
         return;
+    }
+    proto_list_remove(&s->uneven);
     s->spread_seen = sessions->cluster->speeds;
     struct spread *spread = coordinator_alloc(sizeof(*spread));
     *spread = (struct spread){.sessions = sessions, .s = s};
@@ -150,23 +154,60 @@ static void spread_session(struct coordinator_session *s)
     if (worth &&
         coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, spread_alone, spread) == COMMON_OK)
         return;
-    if (worth) // too many wait for it
+    if (worth) { // too many wait for it
         s->spread_seen = COORDINATOR_UNEVEN;
+        proto_list_push(&sessions->uneven_later, &s->uneven);
+    }
     sessions->spreads--;
     free(spread->chunks);
     free(spread);
 }
 
-void coordinator_spreads_look(struct coordinator_sessions *sessions)
+void coordinator_session_uneven(struct coordinator_session *s)
+{
+    s->spread_seen = COORDINATOR_UNEVEN;
+    if (proto_list_empty(&s->uneven))
+        proto_list_push(&s->sessions->uneven, &s->uneven);
+    coordinator_turn_mark(&s->sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
+}
+
+// Some of all, since speeds have changed.
+static void look_at_all(struct coordinator_sessions *sessions)
 {
     uint64_t speeds = sessions->cluster->speeds, chunks = 0;
-    for (uint32_t i = 0; i < sessions->n_slots && chunks < LOOK_CHUNKS && sessions->spreads < SPREADS_MAX;
-         i++) {
+    if (sessions->spread_speeds != speeds) {
+        sessions->spread_speeds = speeds;
+        sessions->spread_left = sessions->n_slots;
+    }
+    for (; sessions->spread_left && chunks < LOOK_CHUNKS && sessions->spreads < SPREADS_MAX;
+         sessions->spread_left--) {
         sessions->spread_cursor = sessions->spread_cursor < sessions->n_slots ? sessions->spread_cursor : 0;
         struct coordinator_session *s = sessions->slots[sessions->spread_cursor++];
-        if (!s || s->spread_seen == speeds)
+        if (!s || s->spread_seen == speeds || s->spread_seen == COORDINATOR_UNEVEN)
             continue;
         chunks += s->layout.n + 1;
         spread_session(s);
     }
+}
+
+void coordinator_spreads_drain(struct coordinator_sessions *sessions)
+{
+    uint64_t chunks = 0;
+    look_at_all(sessions);
+    while (!proto_list_empty(&sessions->uneven) && chunks < LOOK_CHUNKS && sessions->spreads < SPREADS_MAX) {
+        struct coordinator_session *s =
+            proto_list_entry(sessions->uneven.next, struct coordinator_session, uneven);
+        chunks += s->layout.n + 1;
+        spread_session(s);
+    }
+}
+
+void coordinator_spreads_look(struct coordinator_sessions *sessions)
+{
+    while (!proto_list_empty(&sessions->uneven_later)) {
+        struct proto_list *link = sessions->uneven_later.next;
+        proto_list_remove(link);
+        proto_list_push(&sessions->uneven, link);
+    }
+    coordinator_spreads_drain(sessions);
 }

@@ -9,9 +9,14 @@
 #ifndef COORDINATOR_SPREAD_H
 #define COORDINATOR_SPREAD_H
 
+struct coordinator_session;
 struct coordinator_sessions;
 
-// Begins with sessions that are to be looked at, some of them: with each tick, and when one is done.
+// It is to be looked at who serves what of it, whether speeds have changed or not.
+void coordinator_session_uneven(struct coordinator_session *s);
+
+// Begins with sessions that are to be looked at, some of them: with each tick, and at the end of a turn.
 void coordinator_spreads_look(struct coordinator_sessions *sessions);
+void coordinator_spreads_drain(struct coordinator_sessions *sessions);
 
 #endif

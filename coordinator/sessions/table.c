@@ -168,6 +168,8 @@ static struct coordinator_session *session_make(struct coordinator_sessions *ses
     proto_list_init(&s->settled);
     proto_list_init(&s->opened);
     proto_list_init(&s->gone);
+    proto_list_init(&s->uneven);
+    coordinator_move_queue_enter(s);
     s->counted = sessions->cluster->changes;
     s->spread_seen = sessions->cluster->speeds;
     s->layers = coordinator_alloc(spec->layers * sizeof(*s->layers));
@@ -302,6 +304,8 @@ void coordinator_session_destroy(struct coordinator_session *s)
     coordinator_session_drop_members(s, s->n_members);
     proto_list_remove(&s->settled);
     proto_list_remove(&s->opened);
+    proto_list_remove(&s->uneven);
+    coordinator_move_queue_leave(s);
     proto_list_push(&sessions->gone, &s->gone);
     coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_STEPS);
 }
@@ -376,6 +380,8 @@ static void take_changes(struct coordinator_sessions *sessions)
             continue;
         coordinator_repairs_recheck(s);
         coordinator_session_recount(s);
+        s->move_ticket.rests = 0;
+        coordinator_move_queue_wake(s);
         if (s->spec->replicas > 1)
             coordinator_session_settle(s);
         if (plan_is_old(s))
@@ -481,6 +487,9 @@ void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coo
     sessions->parked_tail = &sessions->parked;
     proto_list_init(&sessions->settled);
     proto_list_init(&sessions->droppings);
+    proto_list_init(&sessions->uneven);
+    proto_list_init(&sessions->uneven_later);
+    coordinator_moves_init(sessions);
     proto_list_init(&sessions->opened);
     proto_list_init(&sessions->gone);
     proto_list_init(&sessions->reaped);

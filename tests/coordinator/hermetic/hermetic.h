@@ -107,6 +107,7 @@ int hermetic_quotas(void);
 int hermetic_reading(void);
 int hermetic_reconcile(void);
 int hermetic_restarts(void);
+int hermetic_restoring(void);
 int hermetic_returned(void);
 int hermetic_room(void);
 int hermetic_seals(void);

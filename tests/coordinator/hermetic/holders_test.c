@@ -73,7 +73,6 @@ static void no_step_fails_when_a_worker_is_killed(void **state)
         }
         assert_true(sim_clock() - from < 20 * COMMON_NS_PER_MS);
         READS(cluster, session, 60, 40 + 20 * 2);
-        STATE(cluster, session, "degraded");
         assert_true(kept_of(cluster, session)->layout.epoch > epoch);
         sim_worker_start(victim); // without anything: nothing is counted on that it had
         assert_true(sim_wait_active(cluster, 3));
@@ -142,6 +141,8 @@ static void the_last_holder_stays(void **state)
         STATE(cluster, session, "unavailable");
         sim_worker_start(one);
         sim_worker_start(two);
+        rule_all(cluster, METHOD(CHUNK_PULL),
+                 (struct sim_rule){.verdict = SIM_HOLD}); // it stays the last one
         assert_true(sim_wait_active(cluster, 2));
         ENDS(COMMON_UNAVAILABLE, sim_read(cluster->client, session, 0, 15, 1));
         sim_net_mend(NULL, last->loop);
@@ -338,6 +339,7 @@ static void fewer_workers_than_copies_are_no_refusal(void **state)
     uint64_t session = filled_of(cluster, 2, 20);
     STATE(cluster, session, "degraded");
     sim_worker_start(cluster->workers[1]);
+    rule_all(cluster, METHOD(CHUNK_PULL), (struct sim_rule){.verdict = SIM_HOLD}); // old ones wait
     assert_true(sim_wait_active(cluster, 2));
     OK(sim_append(cluster->client, session, 0, 20, 30, 1)); // new chunks have two
     assert_int_equal(coordinator_chunk_copies(coordinator_layout_find(&kept_of(cluster, session)->layout, 3)),
@@ -362,7 +364,7 @@ static void steps_wait_for_a_store_that_refuses(void **state)
     assert_true(!read->done && kept_of(cluster, session)->layout.epoch == epoch);
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
     OK(read);
-    assert_int_equal(kept_of(cluster, session)->layout.epoch, epoch + 1);
+    assert_true(kept_of(cluster, session)->layout.epoch > epoch);
     sim_cluster_free(cluster);
 }
 

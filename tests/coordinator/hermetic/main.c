@@ -118,7 +118,7 @@ int main(int argc, char **argv)
            hermetic_limits() + hermetic_appends() + hermetic_commits() + hermetic_audits() +
            hermetic_partial() + hermetic_watches() + hermetic_events() + hermetic_holders() +
            hermetic_moves() + hermetic_seals() + hermetic_reading() + hermetic_reconcile() +
-           hermetic_restarts() + hermetic_returned() + hermetic_slow() + hermetic_successors() +
-           hermetic_truncates() + hermetic_visits() + hermetic_forget() + hermetic_born() +
-           hermetic_moments(1, 1) + hermetic_edges();
+           hermetic_restarts() + hermetic_restoring() + hermetic_returned() + hermetic_slow() +
+           hermetic_successors() + hermetic_truncates() + hermetic_visits() + hermetic_forget() +
+           hermetic_born() + hermetic_moments(1, 1) + hermetic_edges();
 }

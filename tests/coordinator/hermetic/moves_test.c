@@ -458,6 +458,76 @@ static void what_is_being_attached_stays(void **state)
     }
 }
 
+// A ticket names whole chunks, and lives for two minutes. What is committed does not wait for its end.
+static void what_is_committed_does_not_wait_for_the_ticket(void **state)
+{
+    (void)state;
+    for (uint32_t drains = 0; drains < 2; drains++) {
+        struct sim_cluster *cluster = cluster_of(3);
+        struct sim_call *created =
+            sim_create(cluster->client, (struct sim_shape){.replicas = 2 - drains}, "");
+        OK(created);
+        uint64_t session = created->session;
+        struct sim_call *open = sim_open(cluster->client, session, 0, 48);
+        OK(open);
+        OK(sim_put(cluster->client, open, 0, 0, 40, 3));
+        OK(sim_commit(cluster->client, session, 0, 0, 40));
+        struct sim_worker *holder = copy_of(cluster, session, 2, 0);
+        if (drains)
+            OK(sim_drain(cluster->client, holder->name, false));
+        else
+            sim_worker_kill(holder);
+        sim_advance(10 * SECOND);
+        assert_true(is_settled(cluster, session));
+        assert_int_equal(worker_of(cluster, number_of(holder))->chunks, 0);
+        READS(cluster, session, 40, 120);
+        sim_cluster_free(cluster);
+    }
+}
+
+// It names another holder than those of now, or not all of them: it is refused there, and with a fresh one the rows get to
+// all. A put that every worker of a ticket has taken is never missed by the commit, at no moment of the move.
+static void an_old_ticket_loses_no_row(void **state)
+{
+    (void)state;
+    uint32_t refused = 0, stayed = 0, moved = 0;
+    for (uint32_t moment = 0; moment < 240; moment++) {
+        struct sim_cluster *cluster = cluster_of(3);
+        struct sim_call *created =
+            sim_create(cluster->client, (struct sim_shape){.replicas = 1 + moment % 2}, "");
+        OK(created);
+        uint64_t session = created->session;
+        struct sim_call *open = sim_open(cluster->client, session, 0, 16);
+        OK(open);
+        OK(sim_put(cluster->client, open, 0, 0, 10, 3));
+        OK(sim_commit(cluster->client, session, 0, 0, 10));
+        sim_advance(3 * SECOND);
+        struct sim_worker *holder = copy_of(cluster, session, 0, 0);
+        struct coordinator_chunk *chunk = &kept_of(cluster, session)->layout.chunks[0];
+        OK(sim_drain(cluster->client, holder->name, false));
+        sim_advance(moment * 10 * COMMON_NS_PER_US);
+        struct sim_call *put = sim_put(cluster->client, open, 0, 10, 6, 5);
+        enum common_code code = sim_wait(put);
+        if (code != COMMON_OK) {
+            assert_true(code == COMMON_NOT_FOUND || !strcmp(put->reason, "OLD_TICKET")); // both ask again
+            refused++;
+            OK(open = sim_open(cluster->client, session, 0, 16));
+            OK(sim_put(cluster->client, open, 0, 10, 6, 5));
+        } else if (coordinator_chunk_held_by(chunk, worker_of(cluster, number_of(holder)))) {
+            sim_advance(10 * COMMON_NS_PER_MS);
+            stayed += coordinator_chunk_held_by(chunk, worker_of(cluster, number_of(holder)));
+        }
+        OK(sim_commit(cluster->client, session, 0, 10, 6));
+        READS(cluster, session, 16, 60);
+        wait_settled(cluster, session);
+        moved += !worker_of(cluster, number_of(holder))->chunks;
+        READS(cluster, session, 16, 60);
+        sim_cluster_free(cluster);
+    }
+    assert_true(refused > 0 && stayed > 0);
+    assert_int_equal(moved, 240);
+}
+
 // A worker that comes late has its share after a balance, and before it only what a dry run says.
 static void a_late_worker_gets_its_share(void **state)
 {
@@ -558,6 +628,8 @@ int hermetic_moves(void)
         cmocka_unit_test(moves_give_way),
         cmocka_unit_test(a_move_waits_for_a_session_that_goes),
         cmocka_unit_test(what_is_being_attached_stays),
+        cmocka_unit_test(what_is_committed_does_not_wait_for_the_ticket),
+        cmocka_unit_test(an_old_ticket_loses_no_row),
         cmocka_unit_test(a_late_worker_gets_its_share),
         cmocka_unit_test(a_drain_that_nobody_can_take_waits),
         cmocka_unit_test(sessions_have_two_copies_where_there_are_two_hosts),
