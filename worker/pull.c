@@ -18,6 +18,7 @@
 #define READ_NS     (5 * COMMON_NS_PER_S)  // a read is answered within it
 #define IDLE_NS     (10 * COMMON_NS_PER_S) // so long a link stays for the next pull
 #define QUIET_NS    COMMON_NS_PER_S        // as of edges (reduce/edge.c)
+#define MUTE_NS     (3 * COMMON_NS_PER_S)  // likewise
 
 struct source { // a worker that is read from
     struct source *next;
@@ -73,7 +74,8 @@ static struct source *source_get(struct worker_pulls *pulls, const char *endpoin
                                                   .secret = &worker->secret,
                                                   .tls = worker->tls,
                                                   .peer_role = BANYAN__PB__ROLE__ROLE_WORKER,
-                                                  .quiet_ns = QUIET_NS};
+                                                  .quiet_ns = QUIET_NS,
+                                                  .mute_ns = MUTE_NS};
     struct source *s = calloc(1, sizeof *s);
     if (!s || !(s->endpoint = strdup(endpoint))) {
         free(s);

@@ -292,20 +292,23 @@ enum fault {
     DISK_UNSURE, // what it refuses may be there after a crash
     DRAIN,       // a worker is to be emptied, or used again
     BALANCE,
-    POWER,       // of a worker's machine: what its files have and was not synced is gone in part
-    FILE_ROT,    // a bit of a worker's files, or a whole one, while it is down
-    FILES_FULL,  // a worker's disk has no room, or gives errors; files cannot be opened for a while
-    MEMORY_FLIP, // bits of rows of a sealed chunk, in a worker's memory
-    TAKEOVER,    // a second coordinator stands by; the first is killed, stopped or frozen
-    SLOW,        // a worker computes slowly, or as fast as before (half of the seeds compute on teams)
-    FAULTS,      // those that the dice draw
+    POWER,        // of a worker's machine: what its files have and was not synced is gone in part
+    FILE_ROT,     // a bit of a worker's files, or a whole one, while it is down
+    FILES_FULL,   // a worker's disk has no room, or gives errors; files cannot be opened for a while
+    MEMORY_FLIP,  // bits of rows of a sealed chunk, in a worker's memory
+    TAKEOVER,     // a second coordinator stands by; the first is killed, stopped or frozen
+    SLOW,         // a worker computes slowly, or as fast as before (half of the seeds compute on teams)
+    FAULTS,       // those that the dice draw
+    SWALLOW = 61, // what is between two acknowledges what one says, or both, and throws it away; as JOIN
     QUOTA =
         62, // the tenant of all sessions may have less of something, or as much as it likes; as JOIN: not from the dice
     JOIN = 63 // a worker that was not there comes, and stays; seeds without it go on as they did before it
 };
 
 void chaos_disturb(enum fault fault);
-void chaos_cool(void);               // rows leave memory, and chunks' files are written anew
+void chaos_edges_swallow(
+    void);             // one does while nothing else is wrong: whatever can be read without it is read
+void chaos_cool(void); // rows leave memory, and chunks' files are written anew
 void chaos_mind_the_lease(void);     // a coordinator that has said that it must end is gone, and starts again
 bool chaos_old_builds_are_out(void); // none of them has been told of a session
 void chaos_disturb_end(void);        // nothing is disturbed any more
