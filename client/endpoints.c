@@ -102,7 +102,10 @@ banyan_code client_endpoints_open(struct banyan_client *client, const struct pro
     for (; all->n < list.n && code == COMMON_OK; all->n++) {
         struct endpoint *one = &all->at[all->n];
         one->all = all;
-        code = proto_channel_open(client->loop, list.endpoints[all->n], options, &one->channel, &err);
+        struct proto_channel_options with = *options;
+        with.quiet_ns = CLIENT_QUIET_NS;
+        with.mute_ns = client_mute_ns(list.endpoints[all->n]);
+        code = proto_channel_open(client->loop, list.endpoints[all->n], &with, &one->channel, &err);
     }
     client->channel = all->at[0].channel;
     if (code == COMMON_OK && all->n > 1)

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "client/banyan.h"
 #include "client/sums.h"
@@ -21,6 +22,17 @@
 #define CLIENT_CALLS_MAX  16384
 #define CLIENT_WORKERS_MAX                                                                                   \
     PROTO_MEMBERS_MAX // entries of any list in a reply: more than the messages allow is refused
+// Of connections over which nothing comes though a call is out: after so long the other end is asked, and when nothing comes
+// for the other time the connection is given up and made anew (proto/rpc.h). Coordinators and workers may be stopped for some
+// seconds. Over nng nothing is known of an answer that is on its way: the largest has time at a MiB a second.
+#define CLIENT_QUIET_NS    COMMON_NS_PER_S
+#define CLIENT_MUTE_NS     (10 * COMMON_NS_PER_S)
+#define CLIENT_MUTE_NNG_NS (64 * COMMON_NS_PER_S)
+static inline uint64_t client_mute_ns(const char *endpoint)
+{
+    return strncmp(endpoint, "nng", 3) == 0 ? CLIENT_MUTE_NNG_NS : CLIENT_MUTE_NS;
+}
+
 #define CLIENT_ENDPOINT_DEFAULT "nng+tcp://127.0.0.1:7411"
 
 struct client_call;

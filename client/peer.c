@@ -158,7 +158,9 @@ banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, s
                                             .role = BANYAN__PB__ROLE__ROLE_CLIENT,
                                             .token = peers->token[0] ? peers->token : NULL,
                                             .tls = peers->client->tls,
-                                            .peer_role = BANYAN__PB__ROLE__ROLE_WORKER};
+                                            .peer_role = BANYAN__PB__ROLE__ROLE_WORKER,
+                                            .quiet_ns = CLIENT_QUIET_NS,
+                                            .mute_ns = client_mute_ns(endpoint)};
     struct common_error err = {0};
     enum common_code code = proto_channel_open(peers->client->loop, endpoint, &options, &peer->channel, &err);
     if (code != COMMON_OK) {

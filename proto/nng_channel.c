@@ -74,7 +74,8 @@ struct nng_channel {
     atomic_bool met;       // there has been a pipe
     struct common_timer *watch;
     bool watching;
-    uint64_t lost_ns; // loop: since when the connection has been gone; 0: it stands, or nobody has looked
+    uint64_t lost_ns;  // loop: since when the connection has been gone; 0: it stands, or nobody has looked
+    uint64_t heard_ns; // loop: when the last answer came, or it was made
     struct context contexts[CONTEXTS];
     unsigned n_contexts; // opened so far
     unsigned n_abandoned;
@@ -120,6 +121,8 @@ static void on_finished(struct proto_nng_item *item)
     struct common_blob *blob = context->blob;
     uint64_t call = context->call;
     int rv = context->rv;
+    if (rv == 0)
+        s->heard_ns = common_clock_ns();
     s->n_abandoned -= context->abandoned;
     context->abandoned = false;
     context->blob = NULL;
@@ -416,6 +419,7 @@ static enum common_code dial(struct proto_channel *channel, const struct proto_e
     if (!s)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a channel");
     s->channel = channel;
+    s->heard_ns = common_clock_ns();
     pthread_mutex_init(&s->lock, NULL);
     atomic_init(&s->refs, 1);
     if (!proto_nng_door_open(&s->door, channel->loop)) {
@@ -529,6 +533,19 @@ static void nng_channel_close(struct proto_channel *channel)
     retire(s);
 }
 
+// Of the host nothing is known. The server gives no notes: mute_ns is to be long enough for the largest answer.
+static void nng_signs(const struct proto_channel *channel, struct proto_signs *out)
+{
+    const struct nng_channel *s = channel->state;
+    *out = (struct proto_signs){.heard_ns = s->heard_ns, .spoke_ns = s->heard_ns, .notes = true};
+}
+
+static void nng_lose(struct proto_channel *channel, const char *text)
+{
+    (void)text;
+    (void)replace(channel->state); // else the next silence tries again
+}
+
 const struct proto_channel_ops proto_nng_channel_ops = {
     .open = nng_channel_open,
     .close = nng_channel_close,
@@ -536,4 +553,6 @@ const struct proto_channel_ops proto_nng_channel_ops = {
     .ready = nng_ready,
     .send = nng_channel_send,
     .forget = nng_forget,
+    .signs = nng_signs,
+    .lose = nng_lose,
 };

@@ -83,10 +83,15 @@ struct proto_channel_options {
     uint64_t payload_max;               // of replies; 0: PROTO_PAYLOAD_MAX
     uint64_t send_max;  // of calls, refused here when larger; 0: PROTO_PAYLOAD_MAX (what servers take)
     uint32_t calls_max; // in flight and waiting; more are RESOURCE_EXHAUSTED; 0: 16384
-    // Stream only; 0: never. While a call is out and the peer's host has been silent for so long, the peer is asked
+    // 0: never. Stream only (over nng it is how long mute_ns waits before it asks). While a call is out and the peer's host has been silent for so long, the peer is asked
     // (HealthCheck); when its host then acknowledges nothing for twice as long, the link is lost. A process that
     // is stopped, busy or does not read is not silent: its host acknowledges.
     uint64_t quiet_ns;
+    // With quiet_ns; 0: never. When no byte (over nng, no answer) has come from the process for so long after it was asked,
+    // though this process ran all the while, the link is lost, too: something between the two acknowledges and swallows, or
+    // the process is stopped. One that computes, reads slowly or does not read now says that it is there. A peer of a build
+    // that does not (LinkHelloReply.notes) is not judged by this.
+    uint64_t mute_ns;
     void (*state)(void *arg, bool connected); // stream only; may be NULL
     // Stream only: nobody listens at the endpoint any more, the process there has ended. After state(false), or before
     // the first state(true); may be NULL.
@@ -116,6 +121,8 @@ void proto_channel_set_token(struct proto_channel *channel, const char *token);
 // Calls in flight end with CANCELLED, on this stack, before it returns. NULL is allowed.
 void proto_channel_close(struct proto_channel *channel);
 bool proto_channel_connected(const struct proto_channel *channel);
+// How many of its links were lost because of mute_ns, so far.
+uint32_t proto_channel_mutes(const struct proto_channel *channel);
 // The address of this end of the link, numeric, without brackets: by it the peer's host can be reached from here.
 // False: there is no link, or it is no stream over TCP.
 bool proto_channel_own_host(const struct proto_channel *channel, char out[80]);

@@ -178,6 +178,7 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
     channel->send_max = options->send_max ? options->send_max : PROTO_PAYLOAD_MAX;
     channel->calls_max = options->calls_max ? options->calls_max : CALLS_DEFAULT;
     channel->quiet_ns = options->quiet_ns;
+    channel->mute_ns = options->mute_ns;
     channel->sums = wants_sums(options->sums, &where);
     channel->state_fn = options->state;
     channel->refused_fn = options->refused;
@@ -223,6 +224,11 @@ void proto_channel_set_token(struct proto_channel *channel, const char *token)
 bool proto_channel_connected(const struct proto_channel *channel)
 {
     return !channel->closing && channel->ops->connected(channel);
+}
+
+uint32_t proto_channel_mutes(const struct proto_channel *channel)
+{
+    return channel->mutes;
 }
 
 bool proto_channel_own_host(const struct proto_channel *channel, char out[80])

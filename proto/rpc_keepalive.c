@@ -2,25 +2,32 @@
 // The keep-alive of a channel: a network that swallows everything breaks no link, and who waits for an answer
 // would wait until its deadline.
 //
-//   a call is out ──▶ WATCHING ──no sign of the peer's host for quiet_ns──▶ ASKED (HealthCheck)
-//                       ▲   │                                                │     │
-//                       │   └── no call is out: nothing                      │     └── none for 2 × quiet_ns, and
-//                       └──────────────── a sign ────────────────────────────┘         something is owed: LOST
+//   a call is out ──▶ WATCHING ──no sign for quiet_ns──▶ ASKED (HealthCheck)
+//                       ▲   │                             │ │ │
+//                       │   └── no call is out: nothing   │ │ └── the host: none for 2 × quiet_ns, and something
+//                       ├───────────── a sign ────────────┘ │     is owed: LOST
+//                       └── this process was away ──────────┴── the process: none for mute_ns: LOST
 //
-// Signs are those of the host, not of the process: bytes of any answer, and acknowledgements of TCP. A process
-// that computes, does not read or is stopped is judged by heartbeats, elsewhere. Silence counts from the question
-// on, so that our own absence proves nothing.
+// There are two kinds of signs. The host's: bytes of any answer, and acknowledgements of TCP. The process's: bytes alone. What
+// stands between the two ends and acknowledges in the far one's place, or is the far one's kernel while its process is
+// stopped, gives the first kind for ever. So with mute_ns the far process is asked, and has to say something: the answer, or
+// a note that it is reading what was sent before the question (stream_server.c). Where it says that it gives no notes, it is
+// judged as a host alone.
+//
+// Silence counts from the question on, and from our own return on: the timer looks every quiet_ns, and one that is late by
+// half of that has found us away.
 #include <stdio.h>
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "proto/transport.h"
 
-#define PATIENCE 2 // quiet_ns from the question to the verdict
+#define PATIENCE 2 // with a host: quiet_ns from the question to the verdict
 
 static void answered(void *arg, const struct proto_reply *reply)
 {
     struct proto_channel *channel = arg;
-    (void)reply; // whatever it says: its host has been heard
+    (void)reply; // whatever it says: it has been heard
     channel->asking = false;
 }
 
@@ -29,13 +36,39 @@ static void ask(struct proto_channel *channel, uint64_t now)
     Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
     struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
                               .body = &body.base,
-                              .deadline_ns = now + 2 * PATIENCE * channel->quiet_ns,
+                              .deadline_ns = now + channel->mute_ns + 2 * PATIENCE * channel->quiet_ns,
                               .done = answered,
                               .arg = channel};
     channel->asked_ns = now;
     if (!channel->asking)
         channel->asking =
             proto_channel_call(channel, &call, NULL, NULL) == COMMON_OK; // else no memory: later
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void look_after(struct proto_channel *channel, uint64_t now, uint64_t ns)
+{
+    channel->look_ns = now + ns;
+    common_timer_start(channel->keepalive, ns, false);
+}
+
+static void begin(struct proto_channel *channel, uint64_t now)
+{
+    channel->watched_ns = now;
+    channel->asked_ns = 0;
+    look_after(channel, now, channel->quiet_ns);
+}
+
+static void give_up(struct proto_channel *channel, const char *format, uint64_t silent_ns)
+{
+    char text[112];
+    snprintf(text, sizeof text, format, (unsigned long long)(silent_ns / COMMON_NS_PER_MS));
+    channel->watching = false;
+    channel->ops->lose(channel, text); // may close the channel
 }
 
 static void on_time(void *arg)
@@ -46,24 +79,32 @@ static void on_time(void *arg)
     channel->watching = !proto_list_empty(&channel->sent) && channel->ops->connected(channel);
     if (!channel->watching)
         return;
-    channel->ops->signs(channel, &signs);
-    uint64_t heard = signs.heard_ns > channel->watched_ns ? signs.heard_ns : channel->watched_ns;
-    // It was silent for quiet_ns before the question: half of that is room for clocks that are coarse.
-    bool silent = channel->asked_ns && heard < channel->asked_ns - quiet / 2;
-    if (silent && signs.owed && now - channel->asked_ns >= PATIENCE * quiet) {
-        char text[96];
-        snprintf(text, sizeof text, "the peer's host has not acknowledged anything for %llu ms",
-                 (unsigned long long)((now - heard) / COMMON_NS_PER_MS));
-        channel->watching = false;
-        channel->ops->lose(channel, text); // may close the channel
+    if (now > channel->look_ns + quiet / 2) { // we were away
+        begin(channel, now);
         return;
     }
-    uint64_t from = heard, left = quiet;
-    if (silent && signs.owed)
-        from = channel->asked_ns, left = PATIENCE * quiet;
-    else if (now - heard >= quiet)
-        ask(channel, now), from = now, left = PATIENCE * quiet;
-    common_timer_start(channel->keepalive, now - from < left ? left - (now - from) : quiet, false);
+    channel->ops->signs(channel, &signs);
+    bool judged = channel->mute_ns && signs.notes; // the process, too
+    uint64_t heard = later(signs.heard_ns, channel->watched_ns),
+             spoke = later(signs.spoke_ns, channel->watched_ns), sign = judged ? spoke : heard;
+    // It was silent for quiet_ns before the question: half of that is room for clocks that are coarse.
+    uint64_t before = channel->asked_ns ? channel->asked_ns - quiet / 2 : 0;
+    bool deaf = heard < before && signs.owed, mute = judged && spoke < before;
+    if (deaf && now - channel->asked_ns >= PATIENCE * quiet) {
+        give_up(channel, "the peer's host has not acknowledged anything for %llu ms", now - heard);
+        return;
+    }
+    if (mute && now - channel->asked_ns >= channel->mute_ns) {
+        common_log_warn("%s: %s says nothing, whoever acknowledges in its place: the link is given up",
+                        channel->name, channel->endpoint_text);
+        channel->mutes++;
+        give_up(channel, "the peer's process has not said anything for %llu ms, and something acknowledges",
+                now - spoke);
+        return;
+    }
+    if (!deaf && !mute && now - sign >= quiet)
+        ask(channel, now), sign = now;
+    look_after(channel, now, !deaf && !mute && now - sign < quiet ? quiet - (now - sign) : quiet);
 }
 
 void proto_keepalive_watch(struct proto_channel *channel)
@@ -71,9 +112,7 @@ void proto_keepalive_watch(struct proto_channel *channel)
     if (!channel->keepalive || channel->watching)
         return;
     channel->watching = true;
-    channel->watched_ns = common_clock_ns();
-    channel->asked_ns = 0;
-    common_timer_start(channel->keepalive, channel->quiet_ns, false);
+    begin(channel, common_clock_ns());
 }
 
 enum common_code proto_keepalive_init(struct proto_channel *channel)

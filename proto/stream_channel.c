@@ -61,6 +61,7 @@ struct stream_channel {
     uint64_t request; // id of the hello's request being answered
     bool logged;      // the reason of this outage
     bool heard;       // a frame, over this connection
+    bool notes;       // the peer says that it is there while it reads
     bool failed;      // a try, since there was a link
     bool stranger;    // who answers there speaks something else
     struct proto_scratch scratch;
@@ -191,6 +192,7 @@ static enum common_code take_hello(struct stream_channel *s, const Banyan__Pb__L
         return err->code;
     memcpy(s->hello.accept_nonce, reply->nonce.data, PROTO_NONCE_BYTES);
     s->hello.accept_role = (uint32_t)reply->role;
+    s->notes = reply->notes;
     Banyan__Pb__LinkProofRequest proof = BANYAN__PB__LINK_PROOF_REQUEST__INIT;
     uint8_t mac[COMMON_MAC_BYTES];
     const char *token = NULL;
@@ -597,6 +599,7 @@ static void stream_signs(const struct proto_channel *channel, struct proto_signs
 {
     const struct stream_channel *s = channel->state;
     proto_link_signs(s->io, out);
+    out->notes = s->notes;
 }
 
 static int stream_socket(const struct proto_channel *channel)

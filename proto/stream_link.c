@@ -185,6 +185,7 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
                      struct proto_link_out **owner)
 {
     size_t next = 0, left = gather->bytes, total = gather->bytes;
+    link->said = true;
     if (!proto_link_works(link)) {
         if (sent)
             sent(sent_arg);
@@ -585,11 +586,23 @@ bool proto_link_hung_up(const struct proto_link *link)
     return link->state == PROTO_LINK_PAUSED && poll(&poll_fd, 1, 0) == 1;
 }
 
+static bool half_read(const struct proto_link *link)
+{
+    return link->big || link->skip > 0 || link->in_end > link->in_start;
+}
+
 bool proto_link_stalls(const struct proto_link *link, uint64_t since_ns)
 {
-    bool half_read = link->big || link->skip > 0 || link->in_end > link->in_start;
-    return (half_read && link->state != PROTO_LINK_PAUSED && link->read_ns < since_ns) ||
+    return (half_read(link) && link->state != PROTO_LINK_PAUSED && link->read_ns < since_ns) ||
            ((!proto_list_empty(&link->outs) || proto_io_unsent(&link->io)) && link->wrote_ns < since_ns);
+}
+
+bool proto_link_owes_a_note(struct proto_link *link, bool owed, uint64_t since_ns)
+{
+    bool said = link->said, paused = link->state == PROTO_LINK_PAUSED;
+    link->said = false;
+    return !said && link->out_bytes == 0 &&
+           (paused || ((owed || half_read(link)) && link->read_ns >= since_ns));
 }
 
 void proto_link_signs(const struct proto_link *link, struct proto_signs *out)
@@ -597,7 +610,7 @@ void proto_link_signs(const struct proto_link *link, struct proto_signs *out)
     struct tcp_info info = {0};
     socklen_t len = sizeof info;
     uint64_t now = common_clock_ns();
-    *out = (struct proto_signs){.heard_ns = now};
+    *out = (struct proto_signs){.heard_ns = now, .spoke_ns = link->read_ns};
     if (getsockopt(link->io.fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
         return;
     uint64_t ago = info.tcpi_last_ack_recv * COMMON_NS_PER_MS, acked = now > ago ? now - ago : 0;

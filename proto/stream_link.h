@@ -103,6 +103,7 @@ struct proto_link {
     size_t out_bytes;
     size_t *unread;    // NULL, or where the out_bytes of several links are summed
     uint64_t wrote_ns; // when bytes last went, for readers that stall
+    bool said;         // a frame was sent since proto_link_owes_a_note looked last
 };
 
 // Frames still go in and out.
@@ -147,6 +148,10 @@ void proto_link_close(struct proto_link *link);
 
 // Signs of the peer's host: bytes that came and acknowledgements of TCP. That of a unix socket is ours.
 void proto_link_signs(const struct proto_link *link, struct proto_signs *out);
+
+// Whether the peer may take this process for gone, though it is at work on what it was sent: since `since_ns` nothing was
+// said to it, and bytes of it have come, or the link is paused. `owed`: answers are.
+bool proto_link_owes_a_note(struct proto_link *link, bool owed, uint64_t since_ns);
 
 // A link that is not read does not see its end by itself: whether a paused one has come to it.
 bool proto_link_hung_up(const struct proto_link *link);

@@ -315,6 +315,7 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     reply.role = (Banyan__Pb__Role)server->role;
     reply.nonce = (ProtobufCBinaryData){PROTO_NONCE_BYTES, link->hello.accept_nonce};
     reply.name = server->name;
+    reply.notes = true;
     if (daemon) {
         if (!proto_hello_proof(&server->secret, &link->hello, false, proof)) {
             refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a proof");
@@ -519,9 +520,24 @@ void proto_stream_resume(struct proto_server *server)
             proto_list_entry(at, struct server_link, link)->io); // only marks: nothing runs here
 }
 
+// "I am here": an answer that answers nothing. Whoever does not expect it drops it as one that comes late. Without memory
+// the next tick says it.
+static void send_note(struct server_link *link)
+{
+    Banyan__Pb__HealthCheckReply body = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
+    const struct proto_outgoing note = {.kind = PROTO_FRAME_REPLY,
+                                        .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                        .body = &body.base,
+                                        .summed = link->sums};
+    struct proto_gather gather;
+    if (proto_frame_encode(&link->server->scratch, &note, 0, &gather, NULL) == COMMON_OK)
+        (void)proto_link_send(link->io, &gather, NULL, NULL, NULL);
+}
+
 void proto_stream_tick(struct proto_server *server)
 {
-    uint64_t now = common_clock_ns(), stall = now > STALL_NS ? now - STALL_NS : 0;
+    uint64_t now = common_clock_ns(), stall = now > STALL_NS ? now - STALL_NS : 0, before = server->ticked_ns;
+    server->ticked_ns = now;
     for (struct proto_list *at = server->links.next; at != &server->links; at = at->next) {
         struct server_link *link = proto_list_entry(at, struct server_link, link);
         if (link->state == LINK_REFUSED)
@@ -533,6 +549,8 @@ void proto_stream_tick(struct proto_server *server)
         else if (proto_link_stalls(link->io, stall))
             proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED,
                             "no byte of a begun frame has moved for 30 s");
+        else if (link->state == LINK_READY && proto_link_owes_a_note(link->io, link->n_requests > 0, before))
+            send_note(link);
     }
 }
 

@@ -43,9 +43,11 @@ struct proto_pending {
     void *context;              // nng: the context that carries it
 };
 
-struct proto_signs {   // of life, of the peer's host
-    uint64_t heard_ns; // when something came from it last, be it that it has ours
+struct proto_signs {   // of life, of the peer's host and of its process
+    uint64_t heard_ns; // when something came from the host last, be it that it has ours
+    uint64_t spoke_ns; // when bytes of the process came last
     bool owed;         // something of ours is on its way, or ours to send again
+    bool notes;        // the process says that it is there while it reads (docs/WIRE.md, keep-alive)
 };
 
 struct proto_channel_ops {
@@ -85,7 +87,7 @@ struct proto_channel {
     struct common_tls *tls; // NULL: the endpoint is plain
     uint32_t peer_role;
     uint32_t role, calls_max;
-    uint64_t payload_max, send_max, quiet_ns;
+    uint64_t payload_max, send_max, quiet_ns, mute_ns;
     bool sums;          // our frames carry checksums
     bool peer_sums;     // the peer's do: so far on this connection, where there is one
     uint64_t warned_ns; // rate limit of warnings about damaged answers
@@ -106,6 +108,8 @@ struct proto_channel {
     struct common_timer *keepalive; // NULL: none
     bool watching, asking;          // its timer runs; a HealthCheck is out
     uint64_t watched_ns, asked_ns;  // since when it watches; when it asked, 0: not yet
+    uint64_t look_ns;               // when the timer is due
+    uint32_t mutes;                 // links given up because the process said nothing
     struct proto_list idle;         // ended calls for reuse
     unsigned n_idle;
     struct proto_scratch scratch;
@@ -242,7 +246,8 @@ struct proto_server {
         strangers[2]; // of these, those that are not known: silent, and in the middle of the hello
     uint32_t n_stream_strangers[2];
     uint64_t next_link;
-    struct common_timer *tick;            // each second: links that stall
+    struct common_timer *tick;            // each second: links that stall, and those that owe a note
+    uint64_t ticked_ns;                   // its last turn
     struct proto_lane lanes[PROTO_LANES]; // each has the server's limits for itself
     struct proto_server_stats stats;
     struct common_buckets took[PROTO_METHOD_LIMIT];

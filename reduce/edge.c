@@ -31,9 +31,14 @@
 // A network that swallows frames: the child's host is asked after 1 s without a sign of it, and the edge is down
 // when 2 s later there is none either.
 #define QUIET_NS COMMON_NS_PER_S
+// Something that acknowledges in the child's place and swallows: the child is asked likewise, and has to say something. Longer
+// than it takes the coordinator to miss a process that is stopped, which is not the edge's to judge.
+#define MUTE_NS (3 * COMMON_NS_PER_S)
 
 // An edge is said to be down after as long as a channel may wait to dial again.
 #define DOWN_NS COMMON_NS_PER_S
+// After a silence it is said so at once, and for so long at least: it may link again and swallow again.
+#define NAMED_NS (5 * COMMON_NS_PER_S)
 
 enum edge_state { EDGE_DIALLING, EDGE_UP, EDGE_DOWN };
 
@@ -52,6 +57,8 @@ struct reduce_edge {
     struct proto_channel *channel;
     struct common_timer *timer; // armed for due_ns: end of grace, or the first deadline among those that wait
     uint64_t due_ns, grace_ends_ns, down_ns; // down_ns: since when it is DOWN
+    uint64_t mute_ns;                        // when the child was last found to say nothing; 0: never
+    uint32_t mutes;                          // of the channel, as far as they are known here
     struct reduce_edge_call *head, *tail;    // waiting, in order
     struct reduce_edge_stats stats;
 };
@@ -90,7 +97,8 @@ uint32_t reduce_edges_down(const struct reduce_edges *edges, char **endpoints, u
     uint64_t now = common_clock_ns();
     uint32_t n = 0;
     for (const struct reduce_edge *edge = edges->first; edge && n < most; edge = edge->next)
-        if (edge->state == EDGE_DOWN && now - edge->down_ns >= DOWN_NS)
+        if ((edge->state == EDGE_DOWN && now - edge->down_ns >= DOWN_NS) ||
+            (edge->mute_ns && now - edge->mute_ns < NAMED_NS))
             endpoints[n++] = edge->endpoint;
     return n;
 }
@@ -235,6 +243,10 @@ static void on_link(void *arg, bool connected)
         edge->state = EDGE_UP;
     else if (edge->state == EDGE_UP)
         edge_set_down(edge);
+    if (!connected && edge->mutes != proto_channel_mutes(edge->channel)) {
+        edge->mutes = proto_channel_mutes(edge->channel);
+        edge->mute_ns = common_clock_ns();
+    }
     edge_arm(edge, 0);
 }
 
@@ -290,6 +302,7 @@ enum common_code reduce_edge_acquire(struct reduce_edges *edges, const char *end
         .tls = env->tls,
         .peer_role = BANYAN__PB__ROLE__ROLE_WORKER,
         .quiet_ns = QUIET_NS,
+        .mute_ns = MUTE_NS,
         .state = on_link,
         .state_arg = edge,
     };

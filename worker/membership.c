@@ -16,6 +16,11 @@
 // this worker still, or this process was. To register would end the plans and steps that it takes part in,
 // so it beats again; a coordinator that has lost it, or a new one, says so.
 //
+// Nor is it the end of the link: a coordinator that is stopped breaks none. But something on the way may have stopped passing
+// on what is sent, and goes on acknowledging it. So while calls are not answered a second link, the spare, is dialled beside
+// the first. If the coordinator answers on that one, and a call that was made afterwards is not answered on the first, the
+// spare takes its place. If the first one speaks again, the spare is closed.
+//
 // Of several endpoints each has such a machine, and the term is common to all: one coordinator serves. When another one
 // does, its term, which is higher, ends the membership with the first.
 #include "worker/membership.h"
@@ -43,6 +48,7 @@
 #define STALL_NS       (100 * COMMON_NS_PER_MS) // without work: a loop may be so late when it is busy
 #define TELL_NS        (1 * COMMON_NS_PER_S)    // between two lines about why it cannot join
 #define TELL_AGAIN_NS  (30 * COMMON_NS_PER_S)   // the same reason
+#define SPARE_AFTER    2                        // calls in a row that were not answered
 
 enum membership_state {
     MEMBERSHIP_AWAY,
@@ -61,13 +67,20 @@ static const unsigned transitions[MEMBERSHIP_STATES] = {
 };
 #undef TO
 
+struct leg { // a link, and its channel
+    struct worker_membership *m;
+    struct proto_channel *channel; // NULL: none
+    uint64_t linked_ns;            // since when it is linked; 0: it is not
+};
+
 struct worker_membership {
     struct worker_membership *next; // of the list of endpoints
     struct worker_membership_options options;
+    struct common_loop *loop;
     char *strings[9]; // copies, freed at the end; the last one may be NULL
     char public[PROTO_ENDPOINT_MAX], edge[PROTO_ENDPOINT_MAX]; // as they are advertised
     enum membership_state state;
-    struct proto_channel *channel;
+    struct leg legs[2], *leg;   // the one that is used; the other is the spare
     struct common_timer *timer; // ASKING: the next try; MEMBER: the next heartbeat
     uint64_t instance, worker, pause_ns, beat_ns;
     uint64_t join_ns;    // JOINING: until the next heartbeat
@@ -76,10 +89,12 @@ struct worker_membership {
     bool watches;        // it looks at the clock every WATCH_NS, too
     uint64_t steps;      // of the last heartbeat
     uint64_t opened_ns,
-        stalled_ns;   // since when it is there; for how long its loop did not run, by count_stall
-    bool calling;     // one call at a time
-    bool silent;      // so was that heartbeats are not answered
-    uint64_t told_ns; // when a reason why it cannot join was logged; 0: not since it was a member
+        stalled_ns;      // since when it is there; for how long its loop did not run, by count_stall
+    bool calling;        // one call at a time
+    uint64_t called_ns;  // when the last one was made
+    uint32_t unanswered; // calls in a row
+    bool silent;         // so was that heartbeats are not answered
+    uint64_t told_ns;    // when a reason why it cannot join was logged; 0: not since it was a member
     char told[COMMON_ERROR_BYTES];
 };
 
@@ -170,11 +185,15 @@ static void refused(struct worker_membership *m, const struct proto_reply *reply
     ask_later(m);
 }
 
+static bool spare_instead(struct worker_membership *m, const struct proto_reply *reply);
+
 static void asked(void *arg, const struct proto_reply *reply)
 {
     COMMON_FAILPOINT("register_answered");
     struct worker_membership *m = arg;
     m->calling = false;
+    if (spare_instead(m, reply))
+        return;
     if (reply->code == COMMON_CANCELLED || m->state != MEMBERSHIP_ASKING) {
         if (m->state == MEMBERSHIP_ASKING && reply->code != COMMON_CANCELLED)
             ask_later(m);
@@ -206,7 +225,8 @@ static void membership_call(struct worker_membership *m, uint32_t method, const 
     struct proto_call pc = {
         .method = method, .body = body, .deadline_ns = common_clock_after(time_ns), .done = done, .arg = m};
     uint64_t id;
-    m->calling = proto_channel_call(m->channel, &pc, &id, NULL) == COMMON_OK;
+    m->called_ns = common_clock_ns();
+    m->calling = proto_channel_call(m->leg->channel, &pc, &id, NULL) == COMMON_OK;
     if (!m->calling)
         try_after(m, PAUSE_MAX_NS); // no memory: later
 }
@@ -246,6 +266,8 @@ static void beaten(void *arg, const struct proto_reply *reply)
 {
     struct worker_membership *m = arg;
     m->calling = false;
+    if (spare_instead(m, reply))
+        return;
     if (m->state == MEMBERSHIP_ASKING) {
         ask(m); // the link was lost and made again meanwhile
         return;
@@ -375,7 +397,7 @@ static void advertise(const struct worker_membership *m, const char *listens, bo
         snprintf(endpoint.host, sizeof endpoint.host, "%s", m->strings[8]);
     } else if (!proto_endpoint_is_any(&endpoint)) {
         return;
-    } else if (!proto_channel_own_host(m->channel, endpoint.host)) {
+    } else if (!proto_channel_own_host(m->leg->channel, endpoint.host)) {
         strcpy(endpoint.host, "127.0.0.1"); // over a unix socket: the coordinator is here
     }
     proto_endpoint_format(&endpoint, out);
@@ -395,14 +417,34 @@ static void advertise_both(struct worker_membership *m)
                     near ? ": workers on other hosts cannot dial it (--advertise HOST)" : "");
 }
 
+static struct leg *spare_of(struct worker_membership *m)
+{
+    return m->leg == &m->legs[0] ? &m->legs[1] : &m->legs[0];
+}
+
 static void link_failed(void *arg, const char *why)
 {
-    tell_why(arg, why);
+    const struct leg *leg = arg;
+    if (leg == leg->m->leg)
+        tell_why(leg->m, why);
+}
+
+static void linked(struct worker_membership *m)
+{
+    membership_set_state(m, MEMBERSHIP_ASKING);
+    m->pause_ns = PAUSE_FIRST_NS;
+    advertise_both(m);
+    if (!m->calling)
+        ask(m);
 }
 
 static void link_state(void *arg, bool connected)
 {
-    struct worker_membership *m = arg;
+    struct leg *leg = arg;
+    struct worker_membership *m = leg->m;
+    leg->linked_ns = connected ? common_clock_ns() : 0;
+    if (leg != m->leg)
+        return;
     if (!connected) {
         if (m->state == MEMBERSHIP_MEMBER || m->state == MEMBERSHIP_JOINING)
             common_log_warn("the link to the coordinator is lost: dialling again (coordinator=%s)",
@@ -410,12 +452,65 @@ static void link_state(void *arg, bool connected)
         membership_set_state(m, MEMBERSHIP_AWAY);
         common_timer_stop(m->timer);
     } else if (m->state == MEMBERSHIP_AWAY) {
-        membership_set_state(m, MEMBERSHIP_ASKING);
-        m->pause_ns = PAUSE_FIRST_NS;
-        advertise_both(m);
-        if (!m->calling)
-            ask(m);
+        linked(m);
     }
+}
+
+static enum common_code leg_open(struct leg *leg, struct common_error *err)
+{
+    const struct worker_membership *m = leg->m;
+    struct proto_channel_options channel = {.name = m->strings[1],
+                                            .role = BANYAN__PB__ROLE__ROLE_WORKER,
+                                            .secret = m->options.secret,
+                                            .tls = m->options.tls,
+                                            .peer_role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
+                                            .state = link_state,
+                                            .failed = link_failed,
+                                            .state_arg = leg};
+    leg->linked_ns = 0;
+    return proto_channel_open(m->loop, m->strings[0], &channel, &leg->channel, err);
+}
+
+static void leg_close(struct leg *leg)
+{
+    proto_channel_close(leg->channel); // a call that ends now may begin another, which is refused
+    leg->channel = NULL;
+    leg->linked_ns = 0;
+}
+
+// No call is out. The first link is closed, and all begins anew over the spare.
+static void spare_take(struct worker_membership *m)
+{
+    struct leg *old = m->leg;
+    common_log_warn("the link to the coordinator passes nothing on, and another one does: it takes its place "
+                    "(coordinator=%s)",
+                    m->options.coordinator);
+    m->leg = spare_of(m);
+    leg_close(old);
+    m->unanswered = 0;
+    common_timer_stop(m->timer);
+    membership_set_state(m, MEMBERSHIP_AWAY);
+    linked(m);
+}
+
+// A call has ended. True: it was not answered, and the spare has taken over.
+static bool spare_instead(struct worker_membership *m, const struct proto_reply *reply)
+{
+    struct leg *spare = spare_of(m);
+    if (reply->code == COMMON_CANCELLED) // the link is being closed
+        return false;
+    if (reply->code != COMMON_DEADLINE_EXCEEDED || reply->status || m->state == MEMBERSHIP_AWAY) {
+        m->unanswered = 0;
+        leg_close(spare);
+        return false;
+    }
+    if (spare->channel && spare->linked_ns && spare->linked_ns < m->called_ns) {
+        spare_take(m);
+        return true;
+    }
+    if (++m->unanswered >= SPARE_AFTER && !spare->channel)
+        (void)leg_open(spare, NULL); // without memory: at the next one
+    return false;
 }
 
 static enum common_code membership_open(struct common_loop *loop,
@@ -437,6 +532,9 @@ static enum common_code membership_open(struct common_loop *loop,
                             options->no_device ? options->no_device : "",
                             options->advertise};
     m->options = *options;
+    m->loop = loop;
+    m->leg = &m->legs[0];
+    m->legs[0].m = m->legs[1].m = m;
     m->pause_ns = PAUSE_FIRST_NS;
     m->opened_ns = common_clock_ns();
     m->instance = instance;
@@ -453,15 +551,7 @@ static enum common_code membership_open(struct common_loop *loop,
         common_error_set(err, code, "cannot make a timer");
         goto fail;
     }
-    struct proto_channel_options channel = {.name = m->strings[1],
-                                            .role = BANYAN__PB__ROLE__ROLE_WORKER,
-                                            .secret = options->secret,
-                                            .tls = options->tls,
-                                            .peer_role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
-                                            .state = link_state,
-                                            .failed = link_failed,
-                                            .state_arg = m};
-    code = proto_channel_open(loop, m->strings[0], &channel, &m->channel, err);
+    code = leg_open(m->leg, err);
     if (code != COMMON_OK)
         goto fail;
     *out = m;
@@ -529,7 +619,7 @@ const char *worker_membership_lacks(const struct worker_membership *first)
 
 struct proto_channel *worker_membership_channel(const struct worker_membership *first)
 {
-    return member_of(first)->channel;
+    return member_of(first)->leg->channel;
 }
 
 const char *worker_membership_endpoint(const struct worker_membership *first)
@@ -546,7 +636,8 @@ void worker_membership_free(struct worker_membership *first)
 {
     for (struct worker_membership *m = first, *next; m; m = next) {
         next = m->next;
-        proto_channel_close(m->channel);
+        leg_close(&m->legs[0]);
+        leg_close(&m->legs[1]);
         common_timer_free(m->timer);
         for (int i = 0; i < 9; i++)
             free(m->strings[i]);

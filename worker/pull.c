@@ -21,6 +21,7 @@
 #define QUIET_NS    COMMON_NS_PER_S        // as of edges (reduce/edge.c)
 #define AHEAD_NS                                                                                             \
     (2 * COMMON_NS_PER_MS) // of the rate: a timer is no finer, and pieces of short chunks are small
+#define MUTE_NS (3 * COMMON_NS_PER_S) // likewise
 
 struct source { // a worker that is read from
     struct source *next;
@@ -77,7 +78,8 @@ static struct source *source_get(struct worker_pulls *pulls, const char *endpoin
                                                   .secret = &worker->secret,
                                                   .tls = worker->tls,
                                                   .peer_role = BANYAN__PB__ROLE__ROLE_WORKER,
-                                                  .quiet_ns = QUIET_NS};
+                                                  .quiet_ns = QUIET_NS,
+                                                  .mute_ns = MUTE_NS};
     struct source *s = calloc(1, sizeof *s);
     if (!s || !(s->endpoint = strdup(endpoint))) {
         free(s);

@@ -50,24 +50,57 @@ void cache_use(struct cache *cache)
         (void)use_sessions(cache);
 }
 
+// One of the list that this round has not asked for yet, pinned; NULL: there is none. No lock is held while a cluster is asked,
+// which may take as long as a call may: a pinned cache stays, whatever happens to the list meanwhile.
+static struct cache *pin_next(uint64_t round)
+{
+    pthread_mutex_lock(&list_lock);
+    struct cache *cache = list;
+    while (cache && cache->round == round)
+        cache = cache->next;
+    if (cache) {
+        cache->round = round;
+        cache->pinned = true;
+    }
+    pthread_mutex_unlock(&list_lock);
+    return cache;
+}
+
+static void cache_end(struct cache *cache);
+
+static void unpin(struct cache *cache)
+{
+    pthread_mutex_lock(&list_lock);
+    cache->pinned = false;
+    bool gone = cache->gone;
+    pthread_mutex_unlock(&list_lock);
+    if (gone)
+        cache_end(cache);
+}
+
+// false: the cluster does not answer. A cache that is computing is told to ask when it is done.
+static bool keep_sessions(struct cache *cache)
+{
+    if (pthread_mutex_trylock(&cache->lock) != 0) {
+        __atomic_store_n(&cache->due, true, __ATOMIC_RELAXED);
+        return true;
+    }
+    bool answers = use_sessions(cache);
+    pthread_mutex_unlock(&cache->lock);
+    return answers;
+}
+
 // A session lives for BANYAN_TTL after its last use, so that those of a process that was killed go. Asking for it is a use.
-// A cache that is computing is told to ask when it is done.
 static void *keep(void *arg)
 {
     uint64_t pause_ns = *(const uint64_t *)arg / 4;
-    for (;;) {
+    for (uint64_t round = 1;; round++) {
         nanosleep(&(struct timespec){(time_t)(pause_ns / 1000000000), (long)(pause_ns % 1000000000)}, NULL);
-        pthread_mutex_lock(&list_lock);
         bool answers = true;
-        for (struct cache *cache = list; cache && answers; cache = cache->next) {
-            if (pthread_mutex_trylock(&cache->lock) != 0) {
-                __atomic_store_n(&cache->due, true, __ATOMIC_RELAXED);
-                continue;
-            }
-            answers = use_sessions(cache);
-            pthread_mutex_unlock(&cache->lock);
+        for (struct cache *cache; answers && (cache = pin_next(round));) {
+            answers = keep_sessions(cache);
+            unpin(cache);
         }
-        pthread_mutex_unlock(&list_lock);
     }
     return NULL;
 }
@@ -120,16 +153,9 @@ static bool drop_session(struct cache_stream *stream, bool delete)
     return answers;
 }
 
-void cache_free(struct cache *cache)
+// It is in no list, and nobody has pinned it.
+static void cache_end(struct cache *cache)
 {
-    if (!cache)
-        return;
-    pthread_mutex_lock(&list_lock);
-    struct cache **at = &list;
-    while (*at != cache)
-        at = &(*at)->next;
-    *at = cache->next;
-    pthread_mutex_unlock(&list_lock);
     bool answers = true;
     for (uint32_t i = 0; i < cache->n_streams; i++)
         answers = drop_session(&cache->streams[i], answers) && answers;
@@ -140,6 +166,23 @@ void cache_free(struct cache *cache)
     free(cache->layers);
     pthread_mutex_destroy(&cache->lock);
     free(cache);
+}
+
+// One that is pinned is ended by who has pinned it: the caller does not wait for that one's call.
+void cache_free(struct cache *cache)
+{
+    if (!cache)
+        return;
+    pthread_mutex_lock(&list_lock);
+    struct cache **at = &list;
+    while (*at != cache)
+        at = &(*at)->next;
+    *at = cache->next;
+    cache->gone = true;
+    bool pinned = cache->pinned;
+    pthread_mutex_unlock(&list_lock);
+    if (!pinned)
+        cache_end(cache);
 }
 
 banyan_kv_type cache_held(const struct cache *cache)

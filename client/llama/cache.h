@@ -63,12 +63,16 @@ struct cache {
     bool
         doubted; // window and chunk did not hold for a later mask: they are forgotten at the next start of a sequence
     unsigned number; // of caches in this process, for names
+    // Of the list of all caches, and under its lock:
     struct cache *next;
+    uint64_t round;    // in which its sessions were asked for last
+    bool pinned, gone; // they are being asked for; it was freed
 };
 
 // NULL: no memory.
 struct cache *cache_new(void);
-void cache_free(struct cache *cache); // deletes its sessions. NULL is allowed
+// Deletes its sessions, now or once a question about them that is under way has been answered. NULL is allowed.
+void cache_free(struct cache *cache);
 
 // What a FLASH_ATTN_EXT over the cache says of its layer. false: it cannot be served; cache->why.
 bool cache_learn(struct cache *cache, const struct ggml_tensor *attention);

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+// The second is held while the process connects, which may take as long as a call may: who has settings alone to read does not
+// wait for that.
+static pthread_mutex_t settings_lock = PTHREAD_MUTEX_INITIALIZER, client_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct settings settings;
 static bool settings_read;
 static banyan_client *client;
@@ -80,25 +82,18 @@ static bool read_settings(char *why, size_t why_bytes)
     return true;
 }
 
-static const struct settings *settings_locked(char *why, size_t why_bytes)
-{
-    if (!settings_read && !read_settings(why, why_bytes))
-        return NULL;
-    settings_read = true;
-    return &settings;
-}
-
 const struct settings *cluster_settings(char *why, size_t why_bytes)
 {
-    pthread_mutex_lock(&lock);
-    const struct settings *out = settings_locked(why, why_bytes);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&settings_lock);
+    settings_read = settings_read || read_settings(why, why_bytes);
+    const struct settings *out = settings_read ? &settings : NULL;
+    pthread_mutex_unlock(&settings_lock);
     return out;
 }
 
 static banyan_client *connect_locked(char *why, size_t why_bytes)
 {
-    const struct settings *all = settings_locked(why, why_bytes);
+    const struct settings *all = cluster_settings(why, why_bytes);
     if (!all)
         return NULL;
     if (!all->endpoint && !local_endpoint)
@@ -121,9 +116,9 @@ static banyan_client *connect_locked(char *why, size_t why_bytes)
 
 banyan_client *cluster_client(char *why, size_t why_bytes)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&client_lock);
     banyan_client *out = client ? client : connect_locked(why, why_bytes);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&client_lock);
     return out;
 }
 

@@ -42,6 +42,14 @@ static bool settled(const struct coordinator_worker *w, uint64_t now)
     return coordinator_worker_active(w) && now - w->active_ns >= SETTLED_NS;
 }
 
+// Its own heartbeats are late: its process may be stopped, which missed beats decide, and no edge.
+static bool is_late(const struct coordinator_worker *w, uint64_t now)
+{
+    const struct coordinator_core *core = w->cluster->core;
+    uint64_t beat_ns = core->options.heartbeat_ns;
+    return !coordinator_presence_patience(&core->presence, w->last_beat_ns, beat_ns + beat_ns / 2, now);
+}
+
 static void report(struct coordinator_worker *from, const struct coordinator_worker *to, uint64_t now)
 {
     struct coordinator_cluster *cluster = from->cluster;
@@ -71,7 +79,8 @@ void coordinator_edges_report(struct coordinator_worker *from, char *const *endp
     for (size_t e = 0; e < n; e++)
         for (uint32_t i = 0; i < cluster->n_workers; i++) {
             const struct coordinator_worker *to = cluster->workers[i];
-            if (to && to != from && settled(to, now) && strcmp(to->edge_endpoint, endpoints[e]) == 0)
+            if (to && to != from && settled(to, now) && !is_late(to, now) &&
+                strcmp(to->edge_endpoint, endpoints[e]) == 0)
                 report(from, to, now);
         }
 }

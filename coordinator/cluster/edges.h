@@ -12,7 +12,8 @@
 #include "coordinator/cluster/cluster.h"
 #include "reduce/plan.h"
 
-// A heartbeat's edges_down. What is not known yet is logged, and its plans are retired.
+// A heartbeat's edges_down. What is not known yet is logged, and its plans are retired. A child whose own heartbeats are late
+// is not looked at: it may be stopped.
 void coordinator_edges_report(struct coordinator_worker *from, char *const *endpoints, size_t n);
 
 #define COORDINATOR_EDGE_TEXT 132

@@ -16,8 +16,10 @@
 #include "coordinator/store/store.h"
 #include "reduce/plan.h"
 
-#define QUIET_NS COMMON_NS_PER_S       // of a worker's host, while calls to it are out; see proto/rpc.h
-#define DIAL_NS  (4 * COMMON_NS_PER_S) // from Register to a link
+#define QUIET_NS COMMON_NS_PER_S // of a worker's host, while calls to it are out; see proto/rpc.h
+#define MUTE_NS                                                                                              \
+    (3 * COMMON_NS_PER_S) // of its process, once it is asked; never less than what missed beats take
+#define DIAL_NS (4 * COMMON_NS_PER_S) // from Register to a link
 
 #define TERM_AHEAD_MAX (UINT64_C(1) << 20) // that a worker may have seen above ours
 // At all, however often: numbers of writes begin at term << 40, and half of the terms that have room stay for starts.
@@ -522,6 +524,13 @@ static void take_engine(struct coordinator_worker *w, const Banyan__Pb__Register
     w->group_size = collective ? m->group_size : 0;
 }
 
+// So long a worker may be silent.
+static uint64_t beats_ns(const struct coordinator_cluster *cluster)
+{
+    uint64_t beat_ns = cluster->core->options.heartbeat_ns;
+    return COORDINATOR_BEATS_MISSED * beat_ns + beat_ns / 2;
+}
+
 static enum common_code dial(struct coordinator_worker *w, struct common_error *err)
 {
     struct coordinator_cluster *cluster = w->cluster;
@@ -533,6 +542,8 @@ static enum common_code dial(struct coordinator_worker *w, struct common_error *
                                             .tls = cluster->core->options.tls,
                                             .peer_role = BANYAN__PB__ROLE__ROLE_WORKER,
                                             .quiet_ns = QUIET_NS,
+                                            .mute_ns =
+                                                beats_ns(cluster) > MUTE_NS ? beats_ns(cluster) : MUTE_NS,
                                             .state = link_state,
                                             .refused = link_refused,
                                             .failed = link_failed,
@@ -731,8 +742,7 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
 void coordinator_workers_tick(struct coordinator_cluster *cluster, uint64_t now_ns)
 {
     const struct coordinator_core *core = cluster->core;
-    const uint64_t patience_ns =
-        COORDINATOR_BEATS_MISSED * core->options.heartbeat_ns + core->options.heartbeat_ns / 2;
+    const uint64_t patience_ns = beats_ns(cluster);
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
         struct coordinator_worker *w = cluster->workers[i];
         if (w && !w->registering &&

@@ -342,8 +342,8 @@ static bool reset_links(struct faults *f)
 }
 
 // One end is reset and the other swallowed for a while, as by a firewall that has forgotten a link; or both stay and
-// nothing goes through. Not for ever: the peer's host acknowledges what the proxy takes, and who acknowledges is
-// judged by heartbeats, which go over another link (docs/WIRE.md, keep-alive).
+// nothing goes through. Shorter than a silent process is waited for (docs/WIRE.md, keep-alive), and than it takes to miss
+// three heartbeats.
 static bool half_open(struct faults *f)
 {
     int routes[2];

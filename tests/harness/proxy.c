@@ -20,6 +20,8 @@ enum { ENDPOINT_BYTES = 160, PAIRS_MAX = 1024, BUFFER_BYTES = 64 << 10 };
 struct route {
     int listener; // -1: none
     enum harness_proxy_mode mode;
+    bool swallows[2];              // what that side says
+    int swallowed;                 // of connections of this process; 0: of all
     char endpoint[ENDPOINT_BYTES]; // where it listens
     char target[ENDPOINT_BYTES];
     int gate; // of a route before a unix socket: the route whose dialers say that its owner is there; else -1
@@ -34,7 +36,7 @@ struct direction { // what one end has said and the other has not been told yet
 };
 
 struct pair {
-    int route;
+    int route, dialler; // the process that dialled; 0: it is not known
     int fd[2];    // HARNESS_DIALLER, HARNESS_LISTENER; -1: reset, and what the other says is thrown away
     bool told[2]; // shut down for writing
     struct direction said[2];
@@ -167,17 +169,27 @@ static void take(struct harness_proxy *p, int route)
     }
     if (r->gate < 0)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    struct ucred cred = {0};
+    socklen_t cred_len = sizeof(cred);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_len) == 0)
+        pair->dialler = cred.pid;
     pair->route = route;
     pair->fd[HARNESS_DIALLER] = fd;
     pair->fd[HARNESS_LISTENER] = other;
     p->pairs[p->n_pairs++] = pair;
 }
 
+static bool is_swallowed(const struct harness_proxy *p, const struct pair *pair, int side)
+{
+    const struct route *r = &p->routes[pair->route];
+    return r->swallows[side] && (!r->swallowed || r->swallowed == pair->dialler);
+}
+
 // False: the pair is done for.
-static bool hear(struct pair *pair, int side)
+static bool hear(const struct harness_proxy *p, struct pair *pair, int side)
 {
     struct direction *d = &pair->said[side];
-    if (pair->fd[!side] < 0)
+    if (pair->fd[!side] < 0 || is_swallowed(p, pair, side))
         d->from = d->to = 0; // nobody listens
     if (d->from == d->to)
         d->from = d->to = 0;
@@ -185,7 +197,7 @@ static bool hear(struct pair *pair, int side)
         return true;
     ssize_t n = recv(pair->fd[side], d->bytes + d->to, sizeof(d->bytes) - d->to, MSG_DONTWAIT);
     if (n > 0)
-        d->to += (size_t)n;
+        d->to += is_swallowed(p, pair, side) ? 0 : (size_t)n;
     else if (n == 0)
         d->ended = true;
     else
@@ -217,10 +229,10 @@ static short wants(const struct pair *pair, int side)
                    (out->from < out->to || (out->ended && !pair->told[side]) ? POLLOUT : 0));
 }
 
-static bool serve(struct pair *pair, const short events[2])
+static bool serve(const struct harness_proxy *p, struct pair *pair, const short events[2])
 {
     for (int side = 0; side < 2; side++) {
-        if (pair->fd[side] >= 0 && events[side] & POLLIN && !hear(pair, side))
+        if (pair->fd[side] >= 0 && events[side] & POLLIN && !hear(p, pair, side))
             return false;
         if (pair->fd[side] >= 0 && events[side] & (POLLERR | POLLHUP) && !(wants(pair, side) & POLLIN))
             return false;
@@ -258,7 +270,7 @@ static void *run(void *arg)
             continue; // something was altered: what poll has said may be of others
         for (size_t i = n_pairs; i-- > 0;) {
             const struct pollfd *of = &fds[1 + (size_t)n_routes + 2 * i];
-            if (!serve(p->pairs[i], (const short[2]){of[0].revents, of[1].revents}))
+            if (!serve(p, p->pairs[i], (const short[2]){of[0].revents, of[1].revents}))
                 end_pair(p, i);
         }
         for (int i = 0; i < n_routes; i++)
@@ -371,6 +383,17 @@ void harness_proxy_set(struct harness_proxy *p, int route, enum harness_proxy_mo
     pthread_mutex_unlock(&p->lock);
 }
 
+void harness_proxy_swallow(struct harness_proxy *p, int route, enum harness_proxy_side side, int dialler,
+                           bool on)
+{
+    alter(p);
+    p->routes[route].swallows[side] = on;
+    p->routes[route].swallowed = dialler;
+    if (!on)
+        p->routes[route].swallows[!side] = false;
+    pthread_mutex_unlock(&p->lock);
+}
+
 static void end_pairs(struct harness_proxy *p, int route, bool halves_only)
 {
     alter(p);
@@ -407,12 +430,12 @@ void harness_proxy_halve(struct harness_proxy *p, int route, enum harness_proxy_
     pthread_mutex_unlock(&p->lock);
 }
 
-unsigned harness_proxy_connections(struct harness_proxy *p, int route)
+unsigned harness_proxy_connections(struct harness_proxy *p, int route, int dialler)
 {
     unsigned n = 0;
     alter(p);
     for (size_t i = 0; i < p->n_pairs; i++)
-        n += p->pairs[i]->route == route;
+        n += p->pairs[i]->route == route && (!dialler || p->pairs[i]->dialler == dialler);
     pthread_mutex_unlock(&p->lock);
     return n;
 }

@@ -3,7 +3,7 @@
 // what they say on to another one. Functions may be called from any thread; what they ask for is done when they
 // return.
 //
-//     worker ──▶ route ──▶ coordinator          PASS     bytes go through
+//     worker ──▶ route ──▶ coordinator          PASS     bytes go through, but those that are swallowed
 //                                               HOLD     nothing goes through, both ends stay open
 //                                               REFUSE   who dials is turned away
 #ifndef TESTS_HARNESS_PROXY_H
@@ -36,13 +36,18 @@ int harness_proxy_add_before(struct harness_proxy *proxy, const char *path, int 
 void harness_proxy_vacate(struct harness_proxy *proxy, int route);
 
 void harness_proxy_set(struct harness_proxy *proxy, int route, enum harness_proxy_mode mode);
+// From now on what this side of a route's connections says is read, so acknowledged, and thrown away; those that come later
+// are accepted and treated likewise. dialler: of connections of this process alone (a route before a unix socket knows whose
+// they are); 0: of all. With on false all of the route passes again.
+void harness_proxy_swallow(struct harness_proxy *proxy, int route, enum harness_proxy_side side, int dialler,
+                           bool on);
 // Ends all connections of a route, both ends with a reset where they are TCP.
 void harness_proxy_reset(struct harness_proxy *proxy, int route);
 // Half open: one end of each connection is reset, the other stays open and what it says is thrown away.
 void harness_proxy_halve(struct harness_proxy *proxy, int route, enum harness_proxy_side reset);
 // Resets what harness_proxy_halve has left.
 void harness_proxy_reset_halves(struct harness_proxy *proxy, int route);
-// How many connections a route has.
-unsigned harness_proxy_connections(struct harness_proxy *proxy, int route);
+// How many connections a route has. dialler: of this process alone (as of harness_proxy_swallow); 0: of all.
+unsigned harness_proxy_connections(struct harness_proxy *proxy, int route, int dialler);
 
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keep-alive over real TCP. A black hole is a socket whose filter drops every packet before TCP sees it: its
-// host acknowledges nothing any more, and no end is told.
+// host acknowledges nothing any more, and no end is told. A mute peer is a socket of the test's own that says what a server
+// says until the link is ready, and then reads, so that its host acknowledges, and says nothing.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <linux/filter.h>
@@ -11,13 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/clock.h"
 #include "tests/proto/fixture.h"
+#include "tests/proto/peer.h"
 
 #define QUIET_NS (200 * COMMON_NS_PER_MS)
+#define MUTE_NS  (2 * COMMON_NS_PER_S) // longer than a server's notes are apart
 
 enum { DIALLER = 1, ACCEPTOR = 2 };
 
@@ -35,7 +39,8 @@ static int teardown(void **state)
 
 static struct proto_channel *connect_quiet(struct fixture *f)
 {
-    struct proto_channel_options options = {.name = "test", .token = TOKEN, .quiet_ns = QUIET_NS};
+    struct proto_channel_options options = {
+        .name = "test", .token = TOKEN, .quiet_ns = QUIET_NS, .mute_ns = MUTE_NS};
     struct proto_channel *channel = fixture_connect_as(f, &options);
     fixture_turn_while_connected(f, channel, false);
     return channel;
@@ -101,7 +106,7 @@ static void a_slow_peer_is_waited_for(void **state)
     struct outcome o;
     assert_int_equal(fixture_ask(channel, &(struct ask){.service = "later"}, &o, NULL), COMMON_OK);
     fixture_turn(f, &f->n_held, 1);
-    fixture_turn_for(f, 8 * QUIET_NS);
+    fixture_turn_for(f, 2 * MUTE_NS);
     assert_int_equal(o.done, 0);
     fixture_answer_held(f);
     fixture_turn(f, &o.done, 1);
@@ -132,7 +137,7 @@ static void a_peer_that_does_not_read_is_waited_for(void **state)
                 fixture_ask(channel, &(struct ask){.service = "later", .tensors = &tensor, .n_tensors = 1},
                             &o[i], NULL),
                 COMMON_OK);
-        fixture_turn_for(f, 8 * QUIET_NS);
+        fixture_turn_for(f, 2 * MUTE_NS);
         for (unsigned i = 0; i < many[n]; i++)
             while (!o[i].done) {
                 fixture_answer_held(f);
@@ -148,12 +153,218 @@ static void a_peer_that_does_not_read_is_waited_for(void **state)
     free(bytes);
 }
 
+// ---- processes --------------------------------------------------------------------------------------------
+
+struct mute {
+    int listener, fd;
+    char endpoint[64];
+};
+
+static void mute_listen(struct mute *m)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof in;
+    m->listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    assert_true(m->listener >= 0);
+    assert_int_equal(bind(m->listener, (struct sockaddr *)&in, len), 0);
+    assert_int_equal(listen(m->listener, 8), 0);
+    assert_int_equal(getsockname(m->listener, (struct sockaddr *)&in, &len), 0);
+    snprintf(m->endpoint, sizeof m->endpoint, "tcp://127.0.0.1:%u", ntohs(in.sin_port));
+}
+
+static struct proto_channel *dial(struct fixture *f, const char *endpoint, uint64_t mute_ns)
+{
+    struct proto_channel_options options = {
+        .name = "test", .token = TOKEN, .quiet_ns = QUIET_NS, .mute_ns = mute_ns, .sums = PROTO_SUMS_NEVER};
+    char own[sizeof f->endpoint];
+    memcpy(own, f->endpoint, sizeof own);
+    if (endpoint != f->endpoint)
+        snprintf(f->endpoint, sizeof f->endpoint, "%s", endpoint);
+    struct proto_channel *channel = fixture_connect_as(f, &options);
+    memcpy(f->endpoint, own, sizeof own);
+    return channel;
+}
+
+// Takes the link and says its half of the hello.
+static struct proto_channel *link_to_mute(struct fixture *f, struct mute *m, bool notes)
+{
+    static const uint8_t nonce[32] = {7};
+    struct proto_channel *channel = dial(f, m->endpoint, MUTE_NS);
+    m->fd = -1;
+    while (m->fd < 0) {
+        fixture_turn_for(f, 0);
+        m->fd = accept4(m->listener, NULL, NULL, SOCK_NONBLOCK);
+    }
+    Banyan__Pb__LinkHelloReply hello = BANYAN__PB__LINK_HELLO_REPLY__INIT;
+    Banyan__Pb__LinkProofReply proof = BANYAN__PB__LINK_PROOF_REPLY__INIT;
+    hello.version = PROTO_VERSION;
+    hello.nonce = (ProtobufCBinaryData){sizeof nonce, (uint8_t *)nonce};
+    hello.role = BANYAN__PB__ROLE__ROLE_COORDINATOR;
+    hello.notes = notes;
+    const ProtobufCMessage *const bodies[2] = {&hello.base, &proof.base};
+    static const uint32_t methods[2] = {BANYAN__PB__METHOD__METHOD_LINK_HELLO,
+                                        BANYAN__PB__METHOD__METHOD_LINK_PROOF};
+    for (int i = 0; i < 2; i++) {
+        uint8_t heard[4096];
+        assert_true(peer_readable(f, m->fd)); // its numbers of these requests are 1 and 2
+        assert_true(recv(m->fd, heard, sizeof heard, 0) > 0);
+        peer_put_frame(m->fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REPLY,
+                                                       .method = methods[i],
+                                                       .request = (uint64_t)i + 1,
+                                                       .body = bodies[i]});
+    }
+    fixture_turn_while_connected(f, channel, false);
+    return channel;
+}
+
+// Reads all that comes, for so long or until the call has ended. How often it was asked.
+static unsigned read_on(struct fixture *f, const struct mute *m, const struct outcome *o, uint64_t ns)
+{
+    unsigned n = 0;
+    for (uint64_t until = common_clock_ns() + ns; common_clock_ns() < until && !o->done;) {
+        uint8_t heard[4096];
+        fixture_turn_for(f, 5 * COMMON_NS_PER_MS);
+        n += recv(m->fd, heard, sizeof heard, 0) > 0;
+    }
+    return n;
+}
+
+static void a_mute_process_ends_what_waits(void **state)
+{
+    struct fixture *f = *state;
+    struct mute m;
+    struct outcome o;
+    mute_listen(&m);
+    struct proto_channel *channel = link_to_mute(f, &m, true);
+    uint64_t start = common_clock_ns();
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "later"}, &o, NULL), COMMON_OK);
+    assert_true(read_on(f, &m, &o, SECONDS(20)) >= 2); // the call and the question
+    assert_int_equal(o.done, 1);
+    assert_int_equal(o.code, COMMON_UNAVAILABLE);
+    assert_non_null(strstr(o.text, "has not said anything"));
+    assert_true(common_clock_ns() - start >= QUIET_NS + MUTE_NS);
+    assert_int_equal(proto_channel_mutes(channel), 1);
+    outcome_fini(&o);
+    proto_channel_close(channel);
+    close(m.fd);
+    close(m.listener);
+}
+
+// One of a build that gives no notes may be reading what was sent before the question.
+static void an_older_peer_is_not_judged(void **state)
+{
+    struct fixture *f = *state;
+    struct mute m;
+    struct outcome o;
+    mute_listen(&m);
+    struct proto_channel *channel = link_to_mute(f, &m, false);
+    assert_int_equal(fixture_ask(channel,
+                                 &(struct ask){.service = "later", .deadline_ns = QUIET_NS + 3 * MUTE_NS}, &o,
+                                 NULL),
+                     COMMON_OK);
+    (void)read_on(f, &m, &o, SECONDS(20));
+    assert_int_equal(o.code, COMMON_DEADLINE_EXCEEDED);
+    assert_true(proto_channel_connected(channel));
+    assert_int_equal(proto_channel_mutes(channel), 0);
+    outcome_fini(&o);
+    proto_channel_close(channel);
+    close(m.fd);
+    close(m.listener);
+}
+
+// Whoever was away for long has heard nobody, and that is no news of the others: here the server was away, too.
+static void ones_own_absence_proves_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct outcome o;
+    struct proto_channel *channel = dial(f, f->endpoint, MUTE_NS);
+    fixture_turn_while_connected(f, channel, false);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "later"}, &o, NULL), COMMON_OK);
+    fixture_turn(f, &f->n_held, 1);
+    for (int i = 0; i < 4; i++) {
+        fixture_turn_for(f, 2 * QUIET_NS); // it asks
+        usleep((MUTE_NS + QUIET_NS) / 1000);
+    }
+    fixture_turn_for(f, QUIET_NS);
+    assert_int_equal(o.done, 0);
+    assert_int_equal(proto_channel_mutes(channel), 0);
+    fixture_answer_held(f);
+    fixture_turn(f, &o.done, 1);
+    assert_int_equal(o.code, COMMON_OK);
+    outcome_fini(&o);
+    proto_channel_close(channel);
+}
+
+// Something on the way takes all at once and passes it on slowly: the question comes behind all that. Nothing is said by the
+// server but its notes.
+static void a_peer_that_gets_a_large_frame_slowly_is_waited_for(void **state)
+{
+    enum { BYTES = 1 << 20, PIECE = BYTES / 64 };
+    struct fixture *f = *state;
+    struct mute m;
+    struct outcome o;
+    static uint8_t bytes[BYTES], way[2 * BYTES];
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    mute_listen(&m);
+    struct proto_channel *channel = dial(f, m.endpoint, MUTE_NS);
+    m.fd = -1;
+    while (m.fd < 0) {
+        fixture_turn_for(f, 0);
+        m.fd = accept4(m.listener, NULL, NULL, SOCK_NONBLOCK);
+    }
+    int far = socket(AF_INET, SOCK_STREAM, 0);
+    in.sin_port = htons((uint16_t)atoi(strrchr(f->endpoint, ':') + 1));
+    assert_int_equal(connect(far, (struct sockaddr *)&in, sizeof in), 0);
+    struct common_slice piece = {bytes, BYTES};
+    struct proto_tensor_out tensor = {BANYAN__PB__DTYPE__DTYPE_U8, 1, {BYTES}, &piece, 1};
+    size_t have = 0, gone = 0;
+    uint64_t start = common_clock_ns();
+    bool asked = false;
+    o.done = 0;
+    while (!asked || (!o.done && common_clock_ns() - start < SECONDS(25))) {
+        uint8_t back[4096];
+        ssize_t n;
+        fixture_turn_for(f, 5 * COMMON_NS_PER_MS);
+        while (have < sizeof way && (n = recv(m.fd, way + have, sizeof way - have, MSG_DONTWAIT)) > 0)
+            have += (size_t)n;
+        while ((n = recv(far, back, sizeof back, MSG_DONTWAIT)) > 0)
+            assert_int_equal(send(m.fd, back, (size_t)n, MSG_NOSIGNAL), n);
+        // The hello at once; of the large frame a piece every so often: longer than two silences for all of it.
+        size_t due =
+            asked ? (size_t)((common_clock_ns() - start) / (2 * MUTE_NS / 64)) * PIECE + PIECE : have;
+        if (gone < have && gone < due) {
+            n = send(far, way + gone, (due < have ? due : have) - gone, MSG_DONTWAIT | MSG_NOSIGNAL);
+            gone += n > 0 ? (size_t)n : 0;
+        }
+        if (!asked && proto_channel_connected(channel)) {
+            asked = true;
+            start = common_clock_ns();
+            have = gone = 0;
+            assert_int_equal(fixture_ask(channel,
+                                         &(struct ask){.service = "echo", .tensors = &tensor, .n_tensors = 1},
+                                         &o, NULL),
+                             COMMON_OK);
+        }
+    }
+    assert_int_equal(o.code, COMMON_OK);
+    assert_int_equal(proto_channel_mutes(channel), 0);
+    outcome_fini(&o);
+    proto_channel_close(channel);
+    close(m.fd);
+    close(far);
+    close(m.listener);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_black_hole_ends_what_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(a_slow_peer_is_waited_for, setup, teardown),
         cmocka_unit_test_setup_teardown(a_peer_that_does_not_read_is_waited_for, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_mute_process_ends_what_waits, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_older_peer_is_not_judged, setup, teardown),
+        cmocka_unit_test_setup_teardown(ones_own_absence_proves_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_peer_that_gets_a_large_frame_slowly_is_waited_for, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

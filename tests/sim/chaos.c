@@ -20,7 +20,7 @@
 //   - no audit calls an answer wrong (half of the seeds have audits);
 //   - a snapshot has exactly what the session had at one moment, and what it is restored to, too (half of the seeds);
 //   - a code is one that the contract allows; a commit of rows that a worker's memory has damaged says so.
-// And at the end, when the faults have ceased: every call has ended, every chunk has as many copies as it should; every layer ends where something ends that was
+// And at the end, when the faults have ceased: what does not need the one edge that swallows is read; every call has ended, every chunk has as many copies as it should; every layer ends where something ends that was
 // written to it; every session whose holders lived answers and
 // takes an append; the others do after a truncate to 0; what was deleted is held by nobody; nothing leaks.
 #include "tests/sim/chaos.h"
@@ -153,6 +153,11 @@ static bool somebody_returns(uint64_t seed, uint32_t step)
     return chaos.faults & UINT64_C(1) << RETURN && common_mix64(seed ^ (uint64_t)step << 42) % 20 == 0;
 }
 
+static bool something_swallows(uint64_t seed, uint32_t step)
+{
+    return chaos.faults & UINT64_C(1) << SWALLOW && common_mix64(seed ^ (uint64_t)step << 44) % 20 == 0;
+}
+
 static void run(uint64_t seed)
 {
     chaos.seed = seed;
@@ -181,6 +186,7 @@ static void run(uint64_t seed)
     chaos.faults |= UINT64_C(1) << HEAL;
     chaos.faults |= common_mix64(seed + UINT64_C(0x71756f7461)) % 4 ? 0 : UINT64_C(1) << QUOTA;
     chaos.faults |= common_mix64(seed + UINT64_C(0x72657475726e)) % 3 ? 0 : UINT64_C(1) << RETURN;
+    chaos.faults |= common_mix64(seed + UINT64_C(0x7377616c6c6f77)) % 4 ? 0 : UINT64_C(1) << SWALLOW;
     chaos.faults &= chaos.faults_most;
     if (chaos.verbose)
         printf("%u workers, %u of them from the start\nfaults 0x%" PRIx64 "\n", workers, chaos.n_workers,
@@ -207,6 +213,8 @@ static void run(uint64_t seed)
             chaos_disturb(JOIN);
         if (somebody_returns(seed, i))
             chaos_disturb(RETURN);
+        if (something_swallows(seed, i))
+            chaos_disturb(SWALLOW);
         if (!sim_random(rate) && chaos.faults & UINT64_C(1) << fault)
             chaos_disturb(fault);
         else if (chaos.n_ops < OPS / 2)

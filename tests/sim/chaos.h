@@ -302,15 +302,18 @@ enum fault {
     MEMORY_FLIP, // bits of rows of a sealed chunk, in a worker's memory
     SUPERVISED, // the coordinator ends, slowly or at once, and the next one is started while it may still be there
     SLOW,       // a worker computes slowly, or as fast as before (half of the seeds compute on teams)
-    FAULTS,      // those that the dice draw
-    RETURN = 61, // a worker comes back while the store does not answer; then it does. As JOIN
+    FAULTS,       // those that the dice draw
+    RETURN = 61,  // a worker comes back while the store does not answer; then it does. As JOIN
+    SWALLOW = 60, // what is between two acknowledges what one says, or both, and throws it away; as JOIN
     QUOTA =
         62, // the tenant of all sessions may have less of something, or as much as it likes; as JOIN: not from the dice
     JOIN = 63 // a worker that was not there comes, and stays; seeds without it go on as they did before it
 };
 
 void chaos_disturb(enum fault fault);
-void chaos_cool(void);               // rows leave memory, and chunks' files are written anew
+void chaos_edges_swallow(
+    void);             // one does while nothing else is wrong: whatever can be read without it is read
+void chaos_cool(void); // rows leave memory, and chunks' files are written anew
 bool chaos_old_builds_are_out(void); // none of them has been told of a session
 void chaos_disturb_end(void);        // nothing is disturbed any more
 

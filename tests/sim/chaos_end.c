@@ -2,9 +2,12 @@
 // What must hold when the faults of chaos_test have ceased.
 #include "tests/sim/chaos.h"
 
+#include <string.h>
+
 #include "common/clock.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/session.h"
+#include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
 #include "worker/state.h"
 
@@ -261,6 +264,39 @@ static void copies_are_restored(void)
     }
 }
 
+// No tree does without an edge between the only two.
+static bool needs(const struct coordinator_session *s, const struct sim_worker *a, const struct sim_worker *b)
+{
+    uint32_t has = 0;
+    for (uint32_t i = 0; i < s->n_members; i++)
+        has += !strcmp(s->members[i]->name, a->name) || !strcmp(s->members[i]->name, b->name);
+    return has == 2 && s->n_members == 2;
+}
+
+void chaos_edges_swallow(void)
+{
+    struct sim_cluster *cluster = chaos.cluster;
+    uint32_t a = (uint32_t)sim_random(chaos.n_workers), b = (uint32_t)sim_random(chaos.n_workers);
+    if (!(chaos.faults & UINT64_C(1) << SWALLOW) || a == b)
+        return;
+    const struct sim_worker *from = cluster->workers[a], *to = cluster->workers[b];
+    sim_advance(3 * COMMON_NS_PER_S); // who is new is not judged by others
+    sim_net_swallow(from->loop, to->loop);
+    if (sim_random(2))
+        sim_net_swallow(to->loop, from->loop);
+    for (uint32_t i = 0; i < chaos.n_models; i++) {
+        struct model *m = &chaos.models[i];
+        const struct coordinator_session *s = coordinator_session_any(&cluster->coordinator->sessions, m->id);
+        struct op *op;
+        for (uint32_t l = 0; l < LAYERS && s && !m->deleted && !m->lossy && !chaos_kills_excuse(); l++)
+            if (chaos_prefix(m, l) && !m->must_cut && !may_be_past(m, l) && !needs(s, from, to))
+                UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1),
+                         "an edge that swallows keeps a step from being answered");
+    }
+    sim_net_heal();
+    sim_advance(7 * COMMON_NS_PER_S); // a dial that is under way is given up after 5 s
+}
+
 void chaos_end(void)
 {
     chaos.ending = true;
@@ -280,6 +316,7 @@ void chaos_end(void)
     all_calls_end();
     chaos_snapshot_calm();
     chaos_pins_are_gone();
+    chaos_edges_swallow();
     everything_comes_to_rest();
     for (uint32_t i = 0; i < chaos.n_models; i++)
         if (!chaos.models[i].deleted)

@@ -408,6 +408,25 @@ static void join(void)
         sim_worker_start(chaos.cluster->workers[chaos.n_workers++]);
 }
 
+// Between a worker and another process: for those two until it is healed; or of the links that are there now alone, a
+// client's, too, for as long as they are there.
+static void swallow(const struct common_loop *a, const struct common_loop *b)
+{
+    uint64_t ways = 1 + sim_random(3);
+    bool links = sim_random(2);
+    if (links && !sim_random(3))
+        a = sim_client_loop(chaos.clients[sim_random(chaos.n_clients)]);
+    if (!a || !b || a == b)
+        return;
+    for (int way = 0; way < 2; way++) {
+        const struct common_loop *from = way ? b : a, *to = way ? a : b;
+        if (ways & 1u << way && links)
+            sim_net_swallow_links(from, to);
+        else if (ways & 1u << way)
+            sim_net_swallow(from, to);
+    }
+}
+
 void chaos_disturb(enum fault fault)
 {
     struct sim_cluster *cluster = chaos.cluster;
@@ -578,6 +597,9 @@ void chaos_disturb(enum fault fault)
         break;
     case RETURN:
         come_back(worker);
+        break;
+    case SWALLOW:
+        swallow(ends[0], ends[1]);
         break;
     case FAULTS:
         break;

@@ -214,7 +214,10 @@ static void dial_signs(const struct proto_channel *channel, struct proto_signs *
 {
     const struct sim_dial *s = channel->state;
     bool carries = sim_link_carries(s->link);
-    *out = (struct proto_signs){.heard_ns = carries ? sim_clock() : s->heard_ns, .owed = !carries};
+    *out = (struct proto_signs){.heard_ns = carries ? sim_clock() : s->heard_ns,
+                                .spoke_ns = s->heard_ns,
+                                .owed = !carries,
+                                .notes = true};
 }
 
 static void dial_lose(struct proto_channel *channel, const char *text)
@@ -241,4 +244,6 @@ const struct proto_channel_ops proto_nng_channel_ops = {
     .ready = dial_ready,
     .send = dial_send,
     .forget = dial_forget,
+    .signs = dial_signs,
+    .lose = dial_lose,
 };

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/internal.h"
 #include "common/clock.h"
 #include "proto/rows_sum.h"
 #include "proto/status.h"
@@ -44,6 +45,8 @@ void sim_client_direct(struct sim_client *client, const char *coordinator)
         i++;
     assert(i < COORDINATORS);
     struct proto_channel_options options = {.name = "client",
+                                            .quiet_ns = CLIENT_QUIET_NS,
+                                            .mute_ns = CLIENT_MUTE_NS,
                                             .role = BANYAN__PB__ROLE__ROLE_CLIENT,
                                             .token = client->token};
     client->coordinators[i].endpoint = coordinator;

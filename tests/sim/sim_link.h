@@ -57,9 +57,10 @@ struct sim_link {
     void *owners[2]; // NULL once that end is closed
     sim_take_fn take[2];
     struct sim_way ways[2]; // towards that side
-    bool gone[2];  // that side knows nothing of the link any more: what comes for it is answered with a reset
-    bool reset;    // which is on its way
-    unsigned refs; // open ends, and a delivery under way
+    bool gone[2]; // that side knows nothing of the link any more: what comes for it is answered with a reset
+    bool reset;   // which is on its way
+    bool swallows[2]; // what that side sends does not arrive
+    unsigned refs;    // open ends, and a delivery under way
 };
 
 // Whether what either end sends arrives: what a host acknowledges, whatever its process does.

@@ -17,7 +17,7 @@ enum { FAULTS_MAX = 256, FIRST_PORT = 20000 };
 
 struct fault {
     struct sim_place from, to; // whom it concerns
-    bool held, down;
+    bool held, down, swallowed;
     bool old;       // of `from`
     uint32_t flips; // one in so many frames; 0: none
 };
@@ -100,6 +100,16 @@ static bool is_held(const struct sim_place *from, const struct sim_place *to)
     return false;
 }
 
+// What `side` sends is acknowledged on its way, and thrown away.
+static bool is_swallowed(const struct sim_link *link, enum sim_side side)
+{
+    const struct sim_place *from = &link->places[side], *to = &link->places[!side];
+    for (uint32_t i = 0; i < net.n_faults; i++)
+        if (net.faults[i].swallowed && concerns(&net.faults[i], from, to))
+            return true;
+    return link->swallows[side];
+}
+
 static bool is_down(const struct sim_place *from, const struct sim_place *to)
 {
     for (uint32_t i = 0; i < net.n_faults; i++)
@@ -146,7 +156,8 @@ static void fault_remove(struct fault fault)
     for (uint32_t i = 0; i < net.n_faults; i++) {
         const struct fault *f = &net.faults[i];
         if (!same_place(&f->from, &fault.from) || !same_place(&f->to, &fault.to) || f->held != fault.held ||
-            f->down != fault.down || f->old != fault.old || f->flips != fault.flips)
+            f->down != fault.down || f->swallowed != fault.swallowed || f->old != fault.old ||
+            f->flips != fault.flips)
             net.faults[kept++] = *f;
     }
     net.n_faults = kept;
@@ -233,12 +244,32 @@ static void link_unref(struct sim_link *link)
     free(link);
 }
 
+// Its first message does not arrive. Of a dial the listener never hears; of an end that has closed the other one is not told.
+static void swallow(struct sim_way *way)
+{
+    struct sim_link *link = way->link;
+    struct sim_message *message = way_pop(way);
+    enum sim_message_kind kind = message->kind;
+    sim_message_free(message);
+    way_arm(way);
+    if (kind == SIM_CLOSED)
+        link->gone[!way->to] = true;
+    if (kind == SIM_DIAL) {
+        link->owners[way->to] = NULL;
+        link_unref(link);
+    }
+}
+
 static void deliver(void *arg)
 {
     struct sim_way *way = arg;
     struct sim_link *link = way->link;
     enum sim_side to = way->to;
     struct sim_message *message = way->head;
+    if (message->kind != SIM_BROKEN && is_swallowed(link, (enum sim_side) !to)) {
+        swallow(way);
+        return;
+    }
     if (message->kind != SIM_BROKEN && is_held(&link->places[!to], &link->places[to])) {
         way->stuck = true;
         return;
@@ -298,7 +329,8 @@ void sim_link_send(struct sim_link *link, enum sim_side from, struct sim_message
     }
     if (link->gone[!from]) {
         sim_message_free(message);
-        reset(link, from);
+        if (!is_swallowed(link, (enum sim_side) !from))
+            reset(link, from);
         return;
     }
     damage(message, &link->places[from], &link->places[!from]);
@@ -464,6 +496,25 @@ void sim_net_release(const struct common_loop *from, const struct common_loop *t
 {
     fault_remove((struct fault){.from = place_of(from), .to = place_of(to), .held = true});
     resume_all();
+}
+
+void sim_net_swallow(const struct common_loop *from, const struct common_loop *to)
+{
+    fault_add((struct fault){.from = place_of(from), .to = place_of(to), .swallowed = true});
+}
+
+void sim_net_pass(const struct common_loop *from, const struct common_loop *to)
+{
+    fault_remove((struct fault){.from = place_of(from), .to = place_of(to), .swallowed = true});
+}
+
+void sim_net_swallow_links(const struct common_loop *from, const struct common_loop *to)
+{
+    struct fault between = {.from = place_of(from), .to = place_of(to)};
+    for (struct sim_link *link = net.links; link; link = link->next)
+        for (int side = 0; side < 2; side++)
+            link->swallows[side] =
+                link->swallows[side] || concerns(&between, &link->places[side], &link->places[!side]);
 }
 
 void sim_net_flip(const struct common_loop *from, const struct common_loop *to, uint32_t one_in)

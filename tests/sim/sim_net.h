@@ -12,7 +12,7 @@
 // Other than in the real transports: a frame leaves its sender whole and at once (`sent` runs on the stack of
 // the reply, borrowed bytes are free); a hello is one round trip without packed messages, after which proof or
 // token are compared; links do not stall (30 s without a byte), and a host acknowledges (proto_channel_options.quiet_ns)
-// while neither way of the link is held; what nng and TCP put around frames does not exist, so nothing of it can be
+// while neither way of the link is held, whatever is swallowed; what nng and TCP put around frames does not exist, so nothing of it can be
 // damaged; nng endpoints have links, too: a caller that goes is known at once, calls of
 // a lost link end with UNAVAILABLE at once and are not sent again, and none of the limits of a connection hold.
 // Cancellation does not travel over nng, as in the real one.
@@ -31,6 +31,13 @@ void sim_net_delay(uint64_t least_ns, uint64_t most_ns);
 // end is told. Dials do not arrive, either. Release delivers it all, in order.
 void sim_net_hold(const struct common_loop *from, const struct common_loop *to);
 void sim_net_release(const struct common_loop *from, const struct common_loop *to);
+
+// From now on what `from` sends to `to` is acknowledged on its way and thrown away, dials and closes as well; neither end is
+// told. So behaves a relay that swallows.
+void sim_net_swallow(const struct common_loop *from, const struct common_loop *to);
+void sim_net_pass(const struct common_loop *from, const struct common_loop *to);
+// The same of the links that are there now, for as long as they are there, also when all is healed; later ones are whole.
+void sim_net_swallow_links(const struct common_loop *from, const struct common_loop *to);
 
 // Breaks all links between a and b (in both directions): what is on its way is lost, and both ends are told
 // after a delay. They may dial again.
@@ -51,7 +58,7 @@ void sim_net_mend(const struct common_loop *a, const struct common_loop *b);
 void sim_net_flip(const struct common_loop *from, const struct common_loop *to, uint32_t one_in);
 uint64_t sim_net_flipped(void); // in this world
 
-// Forgets all faults: releases what is held, mends what is down. Delays stay.
+// Forgets all faults: releases what is held, mends what is down, passes what was swallowed. Delays stay.
 void sim_net_heal(void);
 
 uint32_t sim_net_links(void);  // made and not yet closed at both ends

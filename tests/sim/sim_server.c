@@ -152,6 +152,13 @@ static bool take_frame(struct server_link *link, struct common_blob *blob, struc
     return true;
 }
 
+static bool may_read(struct server_link *link)
+{
+    return !proto_server_full(link->server, link->role) &&
+           link->io->ways[SIM_DIALLER].bytes < OUT_BYTES_MAX &&
+           (proto_role_is_daemon(link->role) || !proto_caller_full(link->server, &link->caller));
+}
+
 static bool take(void *owner, struct sim_message *message)
 {
     struct server_link *link = owner;
@@ -159,8 +166,7 @@ static bool take(void *owner, struct sim_message *message)
         server_link_close(link);
         return true;
     }
-    if (proto_server_full(link->server, link->role) || link->io->ways[SIM_DIALLER].bytes >= OUT_BYTES_MAX ||
-        (!proto_role_is_daemon(link->role) && proto_caller_full(link->server, &link->caller)))
+    if (!may_read(link))
         return false;
     struct common_error err;
     link->refs++;
@@ -172,6 +178,21 @@ static bool take(void *owner, struct sim_message *message)
     return true;
 }
 
+static void send_note(struct server_link *link)
+{
+    Banyan__Pb__HealthCheckReply body = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
+    const struct proto_outgoing note = {.kind = PROTO_FRAME_REPLY,
+                                        .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                        .body = &body.base,
+                                        .summed = link->sums};
+    struct proto_gather gather;
+    if (proto_frame_encode(&link->server->scratch, &note, 0, &gather, NULL) != COMMON_OK)
+        return;
+    struct sim_message *message = sim_message_new(SIM_FRAME);
+    message->blob = sim_gather_blob(&gather);
+    sim_link_send(link->io, SIM_ACCEPTOR, message);
+}
+
 void proto_stream_resume(struct proto_server *server)
 {
     for (struct proto_list *at = server->links.next; at != &server->links; at = at->next)
@@ -180,6 +201,12 @@ void proto_stream_resume(struct proto_server *server)
 
 void proto_stream_tick(struct proto_server *server)
 {
+    // As proto/stream_server.c's notes: of a frame that comes slowly nothing is known here.
+    for (struct proto_list *at = server->links.next; at != &server->links; at = at->next) {
+        struct server_link *link = proto_list_entry(at, struct server_link, link);
+        if (!link->nng && link->io->ways[SIM_ACCEPTOR].stuck && !may_read(link))
+            send_note(link);
+    }
     proto_stream_resume(server); // links whose readers have taken their answers meanwhile
 }
 

@@ -200,7 +200,17 @@ static void a_black_hole_between_two_workers_ends_their_steps(void **state)
     }
 }
 
-enum edge_fault { SWALLOWED, SWALLOWED_DOWN, SWALLOWED_UP, REFUSED, EDGE_FAULTS };
+// RELAYED: what is between the two acknowledges in the other's place.
+enum edge_fault {
+    SWALLOWED,
+    SWALLOWED_DOWN,
+    SWALLOWED_UP,
+    REFUSED,
+    RELAYED,
+    RELAYED_DOWN,
+    RELAYED_UP,
+    EDGE_FAULTS
+};
 
 static void break_edge(enum edge_fault fault, const struct sim_worker *parent, const struct sim_worker *child)
 {
@@ -210,6 +220,10 @@ static void break_edge(enum edge_fault fault, const struct sim_worker *parent, c
         sim_net_hold(child->loop, parent->loop);
     if (fault == REFUSED)
         sim_net_part(parent->loop, child->loop);
+    if (fault == RELAYED || fault == RELAYED_DOWN)
+        sim_net_swallow(parent->loop, child->loop);
+    if (fault == RELAYED || fault == RELAYED_UP)
+        sim_net_swallow(child->loop, parent->loop);
 }
 
 static bool is_edge(const struct coordinator_plan *plan, const struct sim_worker *a,
@@ -223,6 +237,11 @@ static bool is_edge(const struct coordinator_plan *plan, const struct sim_worker
             return true;
     }
     return false;
+}
+
+static void slow_beats(struct coordinator_options *options)
+{
+    options->heartbeat_ns = 4 * COMMON_NS_PER_S;
 }
 
 // Two of three workers do not reach each other: the tree becomes another, with another digest, and the session
@@ -261,6 +280,55 @@ static void a_tree_avoids_an_edge_that_is_down(void **state)
         READS(cluster, session, 64, 48 + 16 * 2);
         sim_cluster_free(cluster);
     }
+}
+
+// The relay passes again: the edge links, is named no more, and trees have it again.
+static void an_edge_that_swallowed_is_used_again(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(3);
+    char *down[1];
+    uint64_t session = session_of(cluster, 48);
+    sim_advance(3 * COMMON_NS_PER_S);
+    uint64_t digest = plan_of(cluster)->digest;
+    struct sim_worker *root = at_rank(cluster, 0), *child = at_rank(cluster, 2);
+    sim_client_deadline(cluster->client, 50 * COMMON_NS_PER_S);
+    break_edge(RELAYED, root, child);
+    READS(cluster, session, 48, 48);
+    assert_false(is_edge(plan_of(cluster), root, child));
+    sim_net_heal();
+    sim_advance(80 * COMMON_NS_PER_S); // forgotten
+    assert_int_equal(reduce_edges_down(root->worker->env.edges, down, 1), 0);
+    OK(sim_delete(cluster->client, session));
+    sim_advance(20 * COMMON_NS_PER_S); // and the plan that went round it
+    session = session_of(cluster, 48);
+    assert_int_equal(plan_of(cluster)->digest, digest);
+    assert_true(is_edge(plan_of(cluster), root, child));
+    sim_cluster_free(cluster);
+}
+
+// A child that is stopped: its edge says nothing either, and that is for its heartbeats to say.
+static void an_edge_to_a_worker_that_is_stopped_is_not_blamed(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster =
+        sim_cluster_new(&(struct sim_cluster_options){.workers = 3, .tune = slow_beats});
+    sim_cluster_start(cluster);
+    uint64_t session = session_of(cluster, 48);
+    sim_advance(3 * COMMON_NS_PER_S);
+    uint64_t epoch = plan_of(cluster)->epoch;
+    struct sim_worker *child = at_rank(cluster, 2);
+    sim_client_deadline(cluster->client, 50 * COMMON_NS_PER_S);
+    sim_loop_freeze(child->loop);
+    struct sim_call *read = sim_read(cluster->client, session, 0, 47, 1);
+    sim_advance(10 * COMMON_NS_PER_S); // two beats are missed, and a third is not late
+    assert_int_equal(cluster->coordinator->cluster.n_edges, 0);
+    sim_loop_thaw(child->loop);
+    OK(read);
+    assert_int_equal(plan_of(cluster)->epoch, epoch);
+    for (int w = 0; w < 3; w++)
+        state_is(cluster, cluster->workers[w], "active");
+    sim_cluster_free(cluster);
 }
 
 static bool is_member(struct sim_cluster *cluster, uint64_t session, const struct sim_worker *w)
@@ -339,6 +407,82 @@ static void a_worker_that_cannot_be_called_is_lost(void **state)
     sim_cluster_free(cluster);
 }
 
+// Links between the coordinator and a worker, its heartbeats', too, pass nothing on: others are made, and it is used again.
+static void a_worker_whose_links_swallow_comes_back(void **state)
+{
+    (void)state;
+    for (int ways = 1; ways <= 3; ways++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 40);
+        struct sim_worker *root = at_rank(cluster, 0);
+        if (ways & 1)
+            sim_net_swallow_links(cluster->loop, root->loop);
+        if (ways & 2)
+            sim_net_swallow_links(root->loop, cluster->loop);
+        sim_client_deadline(cluster->client, 50 * COMMON_NS_PER_S);
+        enum common_code code = sim_wait(sim_read(cluster->client, session, 0, 39, 1));
+        assert_true(code == COMMON_OK || code == COMMON_UNAVAILABLE); // while it is lost
+        sim_advance(5 * COMMON_NS_PER_S);
+        assert_true(sim_wait_active(cluster, 2));
+        READS(cluster, session, 40, 40);
+        sim_cluster_free(cluster);
+    }
+}
+
+// A worker's link to the coordinator passes nothing on, in one direction or the other, for as long as it is there. Links
+// that are made later do.
+static void a_worker_leaves_a_link_that_swallows(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        struct sim_cluster *cluster = cluster_of(1);
+        const struct common_loop *sides[2] = {cluster->workers[0]->loop, cluster->loop};
+        uint64_t session = session_of(cluster, 16);
+        sim_net_swallow_links(sides[way], sides[1 - way]);
+        sim_advance(5 * COMMON_NS_PER_S);
+        assert_true(sim_wait_active(cluster, 1));
+        sim_advance(5 * COMMON_NS_PER_S);
+        state_is(cluster, cluster->workers[0], "active");
+        READS(cluster, session, 16, 16);
+        sim_cluster_free(cluster);
+    }
+}
+
+// A coordinator that is stopped answers on no link: the first is kept, and nobody registers again.
+static void a_worker_keeps_its_link_to_a_coordinator_that_is_stopped(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    uint32_t lives = cluster->coordinator->cluster.lives;
+    for (uint64_t ms = 500; ms < 20000; ms *= 2) {
+        sim_loop_freeze(cluster->loop);
+        sim_advance(ms * COMMON_NS_PER_MS);
+        sim_loop_thaw(cluster->loop);
+        sim_advance(2 * COMMON_NS_PER_S);
+    }
+    assert_int_equal(cluster->coordinator->cluster.lives, lives);
+    READS(cluster, session, 40, 40);
+    sim_cluster_free(cluster);
+}
+
+// A client's connection passes nothing on: one call ends at its deadline, and the next is answered over another connection.
+static void a_client_leaves_a_link_that_swallows(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        struct sim_cluster *cluster = cluster_of(1);
+        uint64_t session = session_of(cluster, 16);
+        const struct common_loop *sides[2] = {sim_client_loop(cluster->client), cluster->loop};
+        sim_client_deadline(cluster->client, 2 * COMMON_NS_PER_S);
+        sim_net_swallow_links(sides[way], sides[1 - way]);
+        ENDS(COMMON_DEADLINE_EXCEEDED, sim_read(cluster->client, session, 0, 15, 1));
+        sim_advance(12 * COMMON_NS_PER_S);
+        READS(cluster, session, 16, 16);
+        sim_cluster_free(cluster);
+    }
+}
+
 int hermetic_frames(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,9 +493,15 @@ int hermetic_frames(void)
         cmocka_unit_test(an_append_that_was_given_up_may_be_replaced),
         cmocka_unit_test(a_black_hole_between_two_workers_ends_their_steps),
         cmocka_unit_test(a_tree_avoids_an_edge_that_is_down),
+        cmocka_unit_test(an_edge_that_swallowed_is_used_again),
+        cmocka_unit_test(an_edge_to_a_worker_that_is_stopped_is_not_blamed),
         cmocka_unit_test(workers_that_do_not_reach_each_other_share_no_new_session),
         cmocka_unit_test(an_edge_to_a_busy_worker_stays),
         cmocka_unit_test(a_worker_that_cannot_be_called_is_lost),
+        cmocka_unit_test(a_worker_whose_links_swallow_comes_back),
+        cmocka_unit_test(a_worker_leaves_a_link_that_swallows),
+        cmocka_unit_test(a_worker_keeps_its_link_to_a_coordinator_that_is_stopped),
+        cmocka_unit_test(a_client_leaves_a_link_that_swallows),
     };
     return cmocka_run_group_tests_name("frames", tests, NULL, NULL);
 }
