@@ -690,6 +690,15 @@ void coordinator_store_stop(struct coordinator_store *store)
     store->hold = NULL;
 }
 
+static void list_free(struct coordinator_batch *list)
+{
+    while (list) {
+        struct coordinator_batch *batch = list;
+        list = batch->next;
+        coordinator_batch_free(batch);
+    }
+}
+
 void coordinator_store_free(struct coordinator_store *store)
 {
     if (!store)

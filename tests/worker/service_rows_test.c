@@ -359,7 +359,7 @@ static void large_commits_hash_aside(void **state)
     float *k = malloc(2 * HALF * sizeof *k), *v = k + HALF, *flat = malloc(HALF * sizeof *k);
     for (uint32_t i = 0; i < 2 * HALF; i++)
         k[i] = (float)(i % 9973);
-    struct proto_ticket ticket = {SESSION, INCARNATION, TERM, 0, ROWS, UINT64_MAX, PROTO_TICKET_PUT};
+    struct proto_ticket ticket = {SESSION, INCARNATION, TERM, 0, ROWS, UINT64_MAX, PROTO_TICKET_PUT, 0};
     uint8_t bytes[PROTO_TICKET_MAX];
     Banyan__Pb__ChunkPutRequest put = BANYAN__PB__CHUNK_PUT_REQUEST__INIT;
     put.ticket.len = proto_ticket_make(&c.secret, &ticket, bytes);

@@ -45,8 +45,8 @@ static void the_largest_ticket_fits(void **state)
 {
     (void)state;
     struct common_secret secret = secret_of(2);
-    struct proto_ticket most = {UINT64_MAX, UINT64_MAX, UINT64_MAX,       UINT64_MAX,
-                                UINT64_MAX, UINT64_MAX, PROTO_TICKET_READ},
+    struct proto_ticket most = {UINT64_MAX, UINT64_MAX, UINT64_MAX,        UINT64_MAX,
+                                UINT64_MAX, UINT64_MAX, PROTO_TICKET_READ, UINT64_MAX},
                         out;
     uint8_t bytes[PROTO_TICKET_MAX];
     size_t len = proto_ticket_make(&secret, &most, bytes);

@@ -230,8 +230,8 @@ static uint64_t dense_session(struct sim_cluster *cluster)
 {
     static const struct sim_mask dense = {.not_causal = true};
     struct sim_call *created =
-        sim_create(cluster->client, (struct sim_shape){.layers = 1, .chunk_tokens = CHUNK, .members = 1, .masks = &dense},
-                   "");
+        sim_create(cluster->client,
+                   (struct sim_shape){.layers = 1, .chunk_tokens = CHUNK, .members = 1, .masks = &dense}, "");
     OK(created);
     return created->session;
 }
