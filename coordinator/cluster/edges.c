@@ -53,16 +53,19 @@ static bool is_late(const struct coordinator_worker *w, uint64_t now)
 static void report(struct coordinator_worker *from, const struct coordinator_worker *to, uint64_t now)
 {
     struct coordinator_cluster *cluster = from->cluster;
-    for (uint32_t i = 0; i < cluster->n_edges; i++)
-        if (is(&cluster->edges[i].ends[0], from) && is(&cluster->edges[i].ends[1], to)) {
-            cluster->edges[i].reported_ns = now;
-            return;
-        }
-    if (cluster->n_edges == COORDINATOR_EDGES_MAX)
+    uint32_t at = 0;
+    while (at < cluster->n_edges &&
+           !(is(&cluster->edges[at].ends[0], from) && is(&cluster->edges[at].ends[1], to)))
+        at++;
+    if (at == COORDINATOR_EDGES_MAX)
         return; // so many are no fault of an edge
-    cluster->edges[cluster->n_edges++] =
-        (struct coordinator_edge){.ends = {{from->slot, from->life}, {to->slot, to->life}},
-                                  .reported_ns = now};
+    // One that was not reported of late may be in use again, where no tree avoided all edges.
+    bool known = at < cluster->n_edges && now - cluster->edges[at].reported_ns <= RECENT_NS;
+    cluster->n_edges += at == cluster->n_edges;
+    cluster->edges[at] = (struct coordinator_edge){.ends = {{from->slot, from->life}, {to->slot, to->life}},
+                                                   .reported_ns = now};
+    if (known)
+        return;
     coordinator_worker_tell(from, WORKER_EDGE, WARN,
                             "a worker does not reach another: plans have other trees from=%s to=%s edge=%s",
                             from->name, to->name, to->edge_endpoint);
@@ -143,14 +146,21 @@ uint32_t coordinator_edges_between(const struct coordinator_cluster *cluster,
                                    struct coordinator_worker *const *workers, uint32_t n,
                                    struct reduce_avoid *avoid)
 {
-    uint64_t now = common_clock_ns();
+    uint64_t now = common_clock_ns(), reported[COORDINATOR_EDGES_MAX];
     uint32_t found = 0;
     for (uint32_t i = 0; i < cluster->n_edges; i++) {
         const struct coordinator_edge *edge = &cluster->edges[i];
         struct reduce_avoid pair = {index_of(&edge->ends[0], workers, n),
                                     index_of(&edge->ends[1], workers, n)};
-        if (pair.from < n && pair.to < n && now - edge->reported_ns <= FORGET_NS)
-            avoid[found++] = pair;
+        if (pair.from >= n || pair.to >= n || now - edge->reported_ns > FORGET_NS)
+            continue;
+        uint32_t at = found++;
+        for (; at > 0 && reported[at - 1] < edge->reported_ns; at--) {
+            reported[at] = reported[at - 1];
+            avoid[at] = avoid[at - 1];
+        }
+        reported[at] = edge->reported_ns;
+        avoid[at] = pair;
     }
     return found;
 }

@@ -3,7 +3,7 @@
 // Plans that use such an edge are retired, and the next ones over the same members have another tree
 // (reduce_plan_avoid). Nobody is lost for it: what the two compute without each other goes on. An edge is
 // forgotten a minute after it was last reported, or when one of its workers registers again; plans that avoid it
-// stay.
+// stay. Where no tree avoids all that are remembered, the one that was reported longest ago is tried again first.
 #ifndef COORDINATOR_EDGES_H
 #define COORDINATOR_EDGES_H
 
@@ -29,7 +29,8 @@ bool coordinator_edges_cut(const struct coordinator_plan *plan, const struct coo
 bool coordinator_edges_apart(const struct coordinator_cluster *cluster, const struct coordinator_worker *a,
                              const struct coordinator_worker *b);
 
-// Of the edges between these workers: fills avoid[COORDINATOR_EDGES_MAX] with their indices, returns how many.
+// Of the edges between these workers: fills avoid[COORDINATOR_EDGES_MAX] with their indices, the one that was reported last
+// first; returns how many.
 uint32_t coordinator_edges_between(const struct coordinator_cluster *cluster,
                                    struct coordinator_worker *const *workers, uint32_t n,
                                    struct reduce_avoid *avoid);

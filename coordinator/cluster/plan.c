@@ -180,18 +180,22 @@ static void take_engine(struct coordinator_plan *plan)
              of->engine, of->group_size);
 }
 
-// Where no tree avoids them all, the plan's steps fail with the edge's name until it is back.
+// Where no tree avoids them all, those that were reported longest ago are used: they may be back. Where that is not so the
+// plan's steps fail with the edge's name.
 static enum common_code avoid_edges(const struct coordinator_cluster *cluster,
                                     struct coordinator_worker *const *workers, uint32_t n,
                                     struct coordinator_plan *plan)
 {
     struct reduce_avoid avoid[COORDINATOR_EDGES_MAX];
     uint32_t left = 0, found = coordinator_edges_between(cluster, workers, n, avoid);
-    if (!found)
-        return COMMON_OK;
-    enum common_code code = reduce_plan_avoid(plan->tree, plan->members, avoid, found, &left);
-    if (code == COMMON_OK && left)
-        common_log_warn("no tree over %u workers avoids %u edges that are down", n, left);
+    enum common_code code = COMMON_OK;
+    for (uint32_t most = found; most > 0 && code == COMMON_OK; most--) {
+        code = reduce_plan_avoid(plan->tree, plan->members, avoid, most, &left);
+        if (most == found && left)
+            common_log_warn("no tree over %u workers avoids the %u edges that are down", n, found);
+        if (!left)
+            break;
+    }
     return code;
 }
 
