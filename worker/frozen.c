@@ -169,15 +169,16 @@ static bool make_room(struct worker_frozen *frozen, struct worker_store *store)
     uint64_t bytes = (cap - frozen->cap) * (sizeof *frozen->entries + sizeof *frozen->nodes);
     if (!worker_store_take(store, bytes))
         return false;
-    struct worker_freeze *entries = realloc(frozen->entries, cap * sizeof *entries);
-    frozen->entries = entries ? entries : frozen->entries;
-    struct worker_frozen_node *nodes = entries ? realloc(frozen->nodes, cap * sizeof *nodes)
-                                               : NULL; // where this fails, the first has more than it needs
-    if (!nodes) {
+    void *more = realloc(frozen->entries, cap * sizeof *frozen->entries);
+    if (more) { // if the next one fails, this one has more than it needs
+        frozen->entries = more;
+        more = realloc(frozen->nodes, cap * sizeof *frozen->nodes);
+    }
+    if (!more) {
         worker_store_give(store, bytes);
         return false;
     }
-    frozen->nodes = nodes;
+    frozen->nodes = more;
     frozen->cap = cap;
     return true;
 }
