@@ -175,6 +175,7 @@ static void run(uint64_t seed)
                                       .second = true,
                                       .tune = choose_store,
                                       .store = chaos.stored,
+                                      .syncs = true,
                                       .scrub_ns = chaos.stored && seed / 32 % 2 ? 10 * COMMON_NS_PER_S : 0,
                                       .inventory_bytes = choose_pages(seed)});
     choose_syncs(seed);

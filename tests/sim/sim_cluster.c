@@ -50,6 +50,7 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
             .attach_ttl_ns = options->attach_ttl_ns,
             .store = options->store,
             .scrub_ns = options->scrub_ns,
+            .syncs = options->syncs,
             .inventory_bytes = options->inventory_bytes});
     }
     cluster->client = sim_client_new(SIM_COORDINATOR, NULL);

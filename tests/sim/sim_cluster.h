@@ -36,6 +36,7 @@ struct sim_cluster_options {
         pace; // bytes a second that workers say they compute, where they say how fast they do; 0: far more
     uint64_t attach_ttl_ns; // of each worker
     bool store;             // workers keep what they hold in files
+    bool syncs;             // some of their processes with --fsync always
     uint64_t scrub_ns;      // and read them once in this time
     bool second;            // workers know both endpoints of the coordinator
     size_t inventory_bytes; // of a page of their inventories; 0: as ever

@@ -51,7 +51,7 @@ void sim_worker_start(struct sim_worker *worker)
     if (worker->options.store) {
         config.boot = boot;
         config.store = "files";
-        worker->synced = sim_random(4) == 0;
+        worker->synced = worker->options.syncs && sim_random(4) == 0;
         config.fsync = worker->synced ? WORKER_FSYNC_ALWAYS : WORKER_FSYNC_INTERVAL;
         config.scrub_ns = worker->options.scrub_ns;
         config.read_ahead = 1;

@@ -23,6 +23,7 @@ struct sim_worker_options { // strings are copied
     uint64_t pace;          // what worker/pace.h counts with, of any work; 0: 10 GB/s, and work that is large
     uint64_t attach_ttl_ns; // 0: rows that are put stay until they are committed
     bool store;             // it keeps what it holds in files (--store)
+    bool syncs;             // one process in four runs with --fsync always; else all sync from time to time
     uint64_t scrub_ns;      // and reads them once in this time; 0: it does not
     size_t inventory_bytes; // of a page of its inventory: 1 is one chunk a page; 0: as ever
 };
