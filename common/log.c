@@ -2,6 +2,7 @@
 #include "common/log.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -21,6 +22,7 @@ static _Atomic int max_level = COMMON_LOG_INFO;
 static _Atomic int format = COMMON_LOG_TEXT;
 static _Atomic uint32_t rate;
 static _Atomic common_log_tell_fn tell_journal;
+static _Atomic common_log_fits_fn stderr_fits;
 
 // What BANYAN_LOG says, or `otherwise`.
 static enum common_log_level from_environment(enum common_log_level otherwise)
@@ -54,37 +56,14 @@ void common_log_set_rate(uint32_t records_per_s)
     atomic_store(&rate, records_per_s);
 }
 
-void common_log_set_form(enum common_log_format wanted, common_log_tell_fn journal)
+void common_log_set_form(enum common_log_format wanted, common_log_tell_fn journal, common_log_fits_fn fits)
 {
     atomic_store(&tell_journal, journal);
+    atomic_store(&stderr_fits, fits);
     atomic_store(&format, (int)wanted);
 }
 
 // ---- records ------------------------------------------------------------------------------------------------
-
-static void write_record(struct common_log_record *record)
-{
-    char bytes[COMMON_LOG_RECORD_BYTES];
-    size_t n;
-    common_log_tell_fn tell = atomic_load_explicit(&tell_journal, memory_order_relaxed);
-    record->program = atomic_load(&program_name);
-    clock_gettime(CLOCK_REALTIME, &record->at);
-    switch (atomic_load_explicit(&format, memory_order_relaxed)) {
-    case COMMON_LOG_JSON:
-        n = common_log_record_json(record, bytes);
-        break;
-    case COMMON_LOG_JOURNALD:
-        if (tell && tell(bytes, common_log_record_journal(record, bytes)))
-            return;
-        n = common_log_record_prefix(record, bytes);
-        break;
-    default:
-        n = common_log_record_text(record, bytes);
-        break;
-    }
-    ssize_t ignored = write(STDERR_FILENO, bytes, n); // nowhere to report a failure to
-    (void)ignored;
-}
 
 static void __attribute__((format(printf, 3, 4)))
 fill(struct common_log_record *record, enum common_log_level level, const char *fmt, ...)
@@ -96,9 +75,93 @@ fill(struct common_log_record *record, enum common_log_level level, const char *
     va_end(args);
 }
 
+static void stamp(struct common_log_record *record)
+{
+    record->program = atomic_load(&program_name);
+    clock_gettime(CLOCK_REALTIME, &record->at);
+}
+
+// As a line of stderr. Returns its bytes.
+static size_t line_of(const struct common_log_record *record, char bytes[COMMON_LOG_RECORD_BYTES])
+{
+    switch (atomic_load_explicit(&format, memory_order_relaxed)) {
+    case COMMON_LOG_JSON:
+        return common_log_record_json(record, bytes);
+    case COMMON_LOG_JOURNALD:
+        return common_log_record_prefix(record, bytes);
+    default:
+        return common_log_record_text(record, bytes);
+    }
+}
+
+static void write_line(const char *bytes, size_t n)
+{
+    ssize_t ignored = write(STDERR_FILENO, bytes, n); // nowhere to report a failure to
+    (void)ignored;
+}
+
+// ---- a reader that hangs ------------------------------------------------------------------------------------
+
+// Between a look whether a line fits and its write no other thread takes the room.
+static pthread_mutex_t stderr_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t lost; // lines since the last one that was written; changed under the lock
+
+static bool fits(void)
+{
+    common_log_fits_fn ask = atomic_load_explicit(&stderr_fits, memory_order_relaxed);
+    return !ask || ask();
+}
+
+static void say_lost_locked(void)
+{
+    char bytes[COMMON_LOG_RECORD_BYTES];
+    struct common_log_record record;
+    if (!lost || !fits())
+        return;
+    fill(&record, COMMON_LOG_WARN, "the reader of stderr was too slow: lines were lost lost=%llu",
+         (unsigned long long)lost);
+    stamp(&record);
+    write_line(bytes, line_of(&record, bytes));
+    lost = 0;
+}
+
+static void say_lost(void)
+{
+    if (!atomic_load_explicit(&lost, memory_order_relaxed))
+        return;
+    pthread_mutex_lock(&stderr_lock);
+    say_lost_locked();
+    pthread_mutex_unlock(&stderr_lock);
+}
+
+static void write_or_lose(const char *bytes, size_t n)
+{
+    pthread_mutex_lock(&stderr_lock);
+    say_lost_locked();
+    if (!lost && fits())
+        write_line(bytes, n);
+    else
+        lost++;
+    pthread_mutex_unlock(&stderr_lock);
+}
+
+// ---- what is written ----------------------------------------------------------------------------------------
+
+static void write_record(struct common_log_record *record)
+{
+    char bytes[COMMON_LOG_RECORD_BYTES];
+    common_log_tell_fn tell = atomic_load_explicit(&tell_journal, memory_order_relaxed);
+    stamp(record);
+    if (atomic_load_explicit(&format, memory_order_relaxed) == COMMON_LOG_JOURNALD && tell &&
+        tell(bytes, common_log_record_journal(record, bytes)))
+        return;
+    write_or_lose(bytes, line_of(record, bytes));
+}
+
 void common_log_sweep(void)
 {
     struct common_log_left left;
+    say_lost();
     while (common_log_limit_left(common_clock_ns() / COMMON_NS_PER_S, &left)) {
         struct common_log_record record;
         fill(&record, left.level, "more records like this one were left out left_out=%llu: %s",

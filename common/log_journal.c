@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The journal's socket, apart from log.c: programs that must not reach a socket leave it out (tests/sim).
+// The journal's socket, and a stderr that is one or a pipe, apart from log.c: programs that must not reach a socket leave
+// it out (tests/sim).
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -35,6 +37,17 @@ static bool tell(const char *bytes, size_t len)
                              sizeof address) == (ssize_t)len;
 }
 
+// A pipe that can be written has a free page, and a socket three quarters of its buffer: a line fits. Its O_NONBLOCK is no
+// way: it belongs to whoever else has this stderr. Files and terminals are waited for.
+static bool fits(void)
+{
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    struct stat status;
+    bool has_reader =
+        fstat(STDERR_FILENO, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode));
+    return !has_reader || poll(&out, 1, 0) > 0;
+}
+
 void common_log_set_journal(const char *path)
 {
     atomic_store(&journal_path, path);
@@ -44,5 +57,5 @@ void common_log_set_format(enum common_log_format wanted)
 {
     if (wanted == COMMON_LOG_JOURNALD && atomic_load(&journal) < 0 && stderr_is_the_journals())
         atomic_store(&journal, socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    common_log_set_form(wanted, tell);
+    common_log_set_form(wanted, tell, fits);
 }

@@ -44,7 +44,9 @@ size_t common_log_record_journal(const struct common_log_record *record, char *o
 
 // Gives a record to the journal; false: it does not take it now.
 typedef bool (*common_log_tell_fn)(const char *bytes, size_t len);
-// What common_log_set_format does when it has the journal's socket (log_journal.c).
-void common_log_set_form(enum common_log_format format, common_log_tell_fn journal);
+// Whether stderr takes a line now, without a wait for who reads it.
+typedef bool (*common_log_fits_fn)(void);
+// What common_log_set_format does when it has the journal's socket (log_journal.c). Without it stderr is waited for.
+void common_log_set_form(enum common_log_format format, common_log_tell_fn journal, common_log_fits_fn fits);
 
 #endif

@@ -19,3 +19,9 @@ void coordinator_here(struct coordinator_core *core, uint64_t now_ns)
                          "this process did not run: silence meanwhile is not counted away_ms=%" PRIu64,
                          away_ns / COMMON_NS_PER_MS);
 }
+
+enum common_code coordinator_gone(const struct coordinator_core *core, const char **text)
+{
+    *text = core->stopping ? "the coordinator is stopping" : "the session was deleted";
+    return core->stopping ? COMMON_UNAVAILABLE : COMMON_NOT_FOUND;
+}

@@ -55,6 +55,10 @@ struct coordinator_core {
 // is judged by silence.
 void coordinator_here(struct coordinator_core *core, uint64_t now_ns);
 
+// What is said to those who wait for a session that is gone from memory: NOT_FOUND, it was deleted; while the coordinator
+// stops UNAVAILABLE: the next one has it. text: a literal.
+enum common_code coordinator_gone(const struct coordinator_core *core, const char **text);
+
 // What the lives of tickets and passes are counted by: since 1970, as the wall clock was when this process began, and by
 // the monotonic clock from then on. So no life changes when the wall clock is set. Workers are told it with each
 // heartbeat (docs/WIRE.md, "Lives").

@@ -105,7 +105,7 @@ static void *keep(void *arg)
     return NULL;
 }
 
-static void keep_from_now(const struct settings *settings)
+void cache_keep_from_now(const struct settings *settings)
 {
     pthread_t thread;
     pthread_mutex_lock(&list_lock);
@@ -322,7 +322,7 @@ static bool create(struct cache *cache, uint32_t number)
     char name[128];
     if (!client)
         return false;
-    keep_from_now(settings);
+    cache_keep_from_now(settings);
     snprintf(name, sizeof name, "%.60s-%d-%u-%u-%llu", settings->session, (int)getpid(), cache->number,
              number, (unsigned long long)stream->changes);
     if (!take_lengths(stream, cache->n_layers)) {

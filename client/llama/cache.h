@@ -74,6 +74,9 @@ struct cache *cache_new(void);
 // Deletes its sessions, now or once a question about them that is under way has been answered. NULL is allowed.
 void cache_free(struct cache *cache);
 
+// Starts the thread that asks for sessions of all caches which would expire, where there is none yet.
+void cache_keep_from_now(const struct settings *settings);
+
 // What a FLASH_ATTN_EXT over the cache says of its layer. false: it cannot be served; cache->why.
 bool cache_learn(struct cache *cache, const struct ggml_tensor *attention);
 bool cache_learn_locked(struct cache *cache, const struct ggml_tensor *attention); // the caller has locked

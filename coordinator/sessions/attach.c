@@ -648,7 +648,9 @@ static void commit_start(void *arg, struct coordinator_session *s)
 {
     struct committing *k = arg;
     if (!s) {
-        proto_request_fail(k->request, COMMON_NOT_FOUND, "the session was deleted", NULL, 0);
+        const char *text;
+        enum common_code code = coordinator_gone(k->sessions->core, &text);
+        proto_request_fail(k->request, code, text, NULL, 0);
         free(k);
         return;
     }

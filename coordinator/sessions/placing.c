@@ -685,7 +685,9 @@ void coordinator_placing_pump(struct coordinator_session *s)
 void coordinator_placing_session_gone(struct coordinator_session *s)
 {
     struct proto_status status;
-    proto_status_set(&status, COMMON_NOT_FOUND, "", "the session was deleted");
+    const char *text;
+    enum common_code code = coordinator_gone(s->sessions->core, &text);
+    proto_status_set(&status, code, "", "%s", text);
     while (s->placing) {
         struct coordinator_placing *p = s->placing;
         s->placing = p->next;

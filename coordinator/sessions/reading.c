@@ -167,12 +167,32 @@ static void refuse_unknown(struct proto_request *request)
     proto_request_fail_status(request, &status);
 }
 
+struct reading { // waits at its session's door
+    const struct coordinator_core *core;
+    struct proto_request *request;
+};
+
 static void settled(void *arg, struct coordinator_session *s)
 {
-    if (s)
-        answer(arg, s);
-    else
-        refuse_unknown(arg);
+    struct reading *r = arg;
+    const char *text;
+    if (s) {
+        answer(r->request, s);
+    } else {
+        enum common_code code = coordinator_gone(r->core, &text);
+        proto_request_fail(r->request, code, text, NULL, 0);
+    }
+    free(r);
+}
+
+static void wait_at_door(struct coordinator_session *s, struct proto_request *request)
+{
+    struct reading *r = coordinator_alloc(sizeof *r);
+    *r = (struct reading){.core = s->sessions->core, .request = request};
+    if (coordinator_session_when_open(s, settled, r) == COMMON_OK)
+        return;
+    free(r);
+    proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls wait for this session", NULL, 0);
 }
 
 void coordinator_handle_read_open(void *arg, struct proto_request *request)
@@ -185,9 +205,7 @@ void coordinator_handle_read_open(void *arg, struct proto_request *request)
         return;
     } else if ((!is_past(s, m) && s->state != COORDINATOR_SESSION_DELETING) || coordinator_session_open(s)) {
         answer(request, s); // what is committed needs no more than a holder
-    } else if (coordinator_session_when_open(s, settled, request) != COMMON_OK) {
-        // else rows may be about to count
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls wait for this session", NULL,
-                           0);
+    } else {
+        wait_at_door(s, request); // else rows may be about to count
     }
 }

@@ -99,7 +99,9 @@ static bool reshape_gone(struct reshape *r, struct coordinator_session *s)
 {
     r->s = s;
     if (!s) {
-        reshape_fail_code(r, COMMON_NOT_FOUND, "the session was deleted");
+        const char *text;
+        enum common_code code = coordinator_gone(r->sessions->core, &text);
+        reshape_fail_code(r, code, text);
         free(r);
         return true;
     }

@@ -2,21 +2,25 @@
 #include "coordinator/sessions/scrub.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
+#include "common/loop.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
 #include "proto/rpc.h"
 
-#define CHECKS_MAX  32    // under way
-#define WORKER_SUMS 2     // asked of one worker: the next is there when one is done
-#define TICK_MAX    65536 // chunks and sessions that one look passes: about 1 ms
-#define DRAIN_MAX   1024
-#define JUDGED_COST 64 // of these, for a chunk all of whose layers are looked at
+#define CHECKS_MAX     32    // under way
+#define WORKER_SUMS    2     // asked of one worker: the next is there when one is done
+#define TICK_MAX       65536 // chunks and sessions that one look passes: about 1 ms
+#define DRAIN_MAX      1024
+#define JUDGED_COST    64    // of these, for a chunk all of whose layers are looked at
+#define SLICE          65536 // of these in one turn, for all who ask: about 1 ms
+#define SLICE_PAUSE_NS COMMON_NS_PER_MS
 
 // ---- looking ------------------------------------------------------------------------------------
 
@@ -82,47 +86,147 @@ void coordinator_scrub_drain(struct coordinator_sessions *sessions)
 
 // ---- asked for ----------------------------------------------------------------------------------
 
-static void count(struct coordinator_session *s, bool ask, Banyan__Pb__ScrubReply *out)
+struct coordinator_scrub_ask { // at most as many as the server serves requests
+    struct coordinator_scrub_ask *next;
+    struct proto_request *request;
+    uint64_t session; // 0: all
+    bool ask;         // how far it is; else all are to be compared
+    uint32_t slot;    // where it goes on: session,
+    uint64_t seen;    // its id when it was looked at last,
+    uint64_t index;   // chunk of it
+    Banyan__Pb__ScrubReply reply;
+};
+
+// Returns what it has cost, in chunks that are passed.
+static uint32_t count(struct coordinator_scrub_ask *a, struct coordinator_session *s,
+                      struct coordinator_chunk *chunk)
 {
-    for (uint32_t i = 0; i < s->layout.n; i++) {
-        struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        bool sealed = chunk->seal && !chunk->lost, differ = chunk->differ && !chunk->lost;
-        if (ask && (sealed || differ))
-            coordinator_chunk_ask(s, chunk);
-        out->lost += chunk->lost;
-        out->chunks += sealed;
-        out->differ += differ;
-        out->left += (sealed || differ) && chunk->asked;
-        out->unsealed += !chunk->seal && !chunk->lost && coordinator_chunk_full(s, chunk);
+    bool sealed = chunk->seal && !chunk->lost, differ = chunk->differ && !chunk->lost;
+    if (!a->ask && (sealed || differ))
+        coordinator_chunk_ask(s, chunk);
+    a->reply.lost += chunk->lost;
+    a->reply.chunks += sealed;
+    a->reply.differ += differ;
+    a->reply.left += (sealed || differ) && chunk->asked;
+    if (chunk->seal || chunk->lost)
+        return 1;
+    a->reply.unsealed += coordinator_chunk_full(s, chunk);
+    return JUDGED_COST;
+}
+
+// Chunks may come and go in between: those that are there all the time are counted once.
+static bool count_some(struct coordinator_sessions *sessions, struct coordinator_scrub_ask *a)
+{
+    struct coordinator_seals *seals = &sessions->seals;
+    while (seals->passed < seals->slice) {
+        if (a->session ? a->slot > 0 : a->slot >= sessions->n_slots)
+            return true;
+        struct coordinator_session *s =
+            a->session ? coordinator_session_any(sessions, a->session) : sessions->slots[a->slot];
+        if (s && s->id != a->seen) {
+            a->seen = s->id;
+            a->index = 0;
+        }
+        uint32_t at = s ? coordinator_layout_lower(&s->layout, a->index) : 0;
+        if (!s || s->state == COORDINATOR_SESSION_CREATING || at == s->layout.n) {
+            seals->passed++;
+            a->slot++;
+            continue;
+        }
+        a->index = s->layout.chunks[at].index + 1;
+        seals->passed += count(a, s, &s->layout.chunks[at]);
     }
+    return false;
+}
+
+static void answer(struct coordinator_sessions *sessions, struct coordinator_scrub_ask *a)
+{
+    a->reply.compared = sessions->seals.compared;
+    a->reply.corrupt = sessions->seals.corrupt;
+    a->reply.healed = sessions->seals.healed;
+    a->reply.disputed = sessions->seals.disputed;
+    if (!a->ask) {
+        COMMON_FAILPOINT("scrub_asked");
+        coordinator_tell(sessions->core, SCRUB_ASKED, INFO,
+                         "sealed chunks are compared now, as an operator has asked chunks=%" PRIu64,
+                         a->reply.chunks);
+    }
+    proto_request_reply(a->request, &a->reply.base, NULL, 0, NULL, NULL);
+}
+
+static void leave(struct coordinator_seals *seals)
+{
+    struct coordinator_scrub_ask *a = seals->asked;
+    seals->asked = a->next;
+    free(a);
+}
+
+static void end_all(struct coordinator_seals *seals)
+{
+    for (; seals->asked; leave(seals))
+        proto_request_fail(seals->asked->request, COMMON_UNAVAILABLE, "the coordinator is stopping", NULL, 0);
+}
+
+// One slice for all who ask; the timer gives the next one.
+static void go_on(struct coordinator_sessions *sessions)
+{
+    struct coordinator_seals *seals = &sessions->seals;
+    if (sessions->core->stopping)
+        end_all(seals);
+    for (; seals->asked; leave(seals)) {
+        if (proto_request_over(seals->asked->request))
+            proto_request_fail(seals->asked->request, COMMON_DEADLINE_EXCEEDED, "its deadline has passed",
+                               NULL, 0);
+        else if (count_some(sessions, seals->asked))
+            answer(sessions, seals->asked);
+        else
+            break;
+    }
+    seals->passed_most = seals->passed > seals->passed_most ? seals->passed : seals->passed_most;
+    if (seals->passed)
+        common_timer_start(seals->next_slice, SLICE_PAUSE_NS, false);
+}
+
+static void next_slice(void *arg)
+{
+    struct coordinator_sessions *sessions = arg;
+    sessions->seals.passed = 0;
+    go_on(sessions);
+}
+
+void coordinator_scrub_init(struct coordinator_sessions *sessions)
+{
+    sessions->seals.slice = SLICE;
+}
+
+void coordinator_scrub_fini(struct coordinator_sessions *sessions)
+{
+    end_all(&sessions->seals);
+    common_timer_free(sessions->seals.next_slice);
 }
 
 void coordinator_handle_scrub(void *arg, struct proto_request *request)
 {
     struct coordinator_sessions *sessions = arg;
+    struct coordinator_seals *seals = &sessions->seals;
     const Banyan__Pb__ScrubRequest *m = (const void *)proto_request_message(request)->body;
-    Banyan__Pb__ScrubReply reply = BANYAN__PB__SCRUB_REPLY__INIT;
-    struct coordinator_session *one =
-        m->session ? coordinator_session_asked(sessions, request, m->session) : NULL;
-    if (m->session && !one) {
+    if (m->session && !coordinator_session_asked(sessions, request, m->session)) {
         struct proto_status status;
         coordinator_session_unknown(m->session, &status);
         proto_request_fail_status(request, &status);
         return;
     }
-    for (uint32_t i = 0; i < sessions->n_slots; i++)
-        if (sessions->slots[i] && sessions->slots[i]->state != COORDINATOR_SESSION_CREATING &&
-            (!one || one == sessions->slots[i]))
-            count(sessions->slots[i], !m->ask, &reply);
-    reply.compared = sessions->seals.compared;
-    reply.corrupt = sessions->seals.corrupt;
-    reply.healed = sessions->seals.healed;
-    reply.disputed = sessions->seals.disputed;
-    if (!m->ask) {
-        COMMON_FAILPOINT("scrub_asked");
-        coordinator_tell(sessions->core, SCRUB_ASKED, INFO,
-                         "sealed chunks are compared now, as an operator has asked chunks=%" PRIu64,
-                         reply.chunks);
+    if (!seals->next_slice &&
+        common_timer_new(sessions->core->loop, next_slice, sessions, &seals->next_slice) != COMMON_OK) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "out of memory", NULL, 0);
+        return;
     }
-    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+    struct coordinator_scrub_ask *a = coordinator_alloc(sizeof *a), **tail = &seals->asked;
+    *a = (struct coordinator_scrub_ask){.request = request, .session = m->session, .ask = m->ask};
+    a->reply = (Banyan__Pb__ScrubReply)BANYAN__PB__SCRUB_REPLY__INIT;
+    while (*tail)
+        tail = &(*tail)->next;
+    *tail = a;
+    if (seals->asked == a)
+        go_on(sessions);
 }

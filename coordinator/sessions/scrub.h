@@ -11,7 +11,11 @@ struct proto_request;
 void coordinator_scrub_tick(struct coordinator_sessions *sessions);
 void coordinator_scrub_drain(struct coordinator_sessions *sessions); // phase of sessions
 
-// Handler (proto_method.handle); arg: the room of sessions.
+void coordinator_scrub_init(struct coordinator_sessions *sessions);
+void coordinator_scrub_fini(struct coordinator_sessions *sessions); // who waits gets UNAVAILABLE
+
+// Handler (proto_method.handle); arg: the room of sessions. It passes all chunks in slices, with turns for others between
+// them: all who ask share what one turn may pass.
 void coordinator_handle_scrub(void *arg, struct proto_request *request);
 
 #endif

@@ -32,7 +32,9 @@
 #include "common/status.h"
 
 #include "coordinator/sessions/layout.h"
+struct common_timer;
 struct coordinator_machine;
+struct coordinator_scrub_ask;
 struct coordinator_session;
 struct coordinator_sessions;
 struct coordinator_worker;
@@ -40,11 +42,15 @@ struct proto_status;
 
 extern const struct coordinator_machine coordinator_check_machine;
 
-struct coordinator_seals { // of the room of sessions
-    uint32_t n;            // checks under way
-    uint32_t slot, at;     // where the next look goes on: session, chunk (scrub.h)
-    bool due;              // a check has ended
-    uint32_t asks;         // numbers given to who wants chunks compared now
+struct coordinator_seals {               // of the room of sessions
+    uint32_t n;                          // checks under way
+    uint32_t slot, at;                   // where the next look goes on: session, chunk (scrub.h)
+    bool due;                            // a check has ended
+    uint32_t asks;                       // numbers given to who wants chunks compared now
+    struct coordinator_scrub_ask *asked; // who asks or wants all compared, in order (scrub.c)
+    struct common_timer *next_slice;     // NULL: not used yet
+    uint32_t slice, passed,
+        passed_most; // chunks that one turn may pass for them, has passed, and the most so far
     uint64_t compared, corrupt, disputed, sealed, refused,
         healed; // so far: copies, copies, checks, chunks, copies of moves, copies
 };

@@ -490,6 +490,7 @@ void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coo
     proto_list_init(&sessions->uneven);
     proto_list_init(&sessions->uneven_later);
     coordinator_moves_init(sessions);
+    coordinator_scrub_init(sessions);
     proto_list_init(&sessions->opened);
     proto_list_init(&sessions->gone);
     proto_list_init(&sessions->reaped);
@@ -498,6 +499,7 @@ void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coo
 
 void coordinator_sessions_fini(struct coordinator_sessions *sessions)
 {
+    coordinator_scrub_fini(sessions);
     for (uint32_t i = 0; i < sessions->n_slots; i++)
         if (sessions->slots[i])
             coordinator_session_destroy(sessions->slots[i]);

@@ -60,7 +60,7 @@ void coordinator_batch_copies(struct coordinator_batch *batch, uint64_t session,
 void coordinator_batch_whole_session(struct coordinator_batch *batch, const struct coordinator_session *s);
 
 // Ends a session, in a table or not, which nobody shares: it is found no more, its chunks are counted off. At
-// the end of the turn who waits for it is told, its waiting steps fail with NOT_FOUND, and it is freed.
+// the end of the turn who waits for it is told, its waiting steps fail (coordinator_gone), and it is freed.
 void coordinator_session_destroy(struct coordinator_session *s);
 
 // The next session that is gone; the next one that is open again and has steps that wait. For the room of steps.

@@ -77,15 +77,17 @@ static void let_in(struct coordinator_lane *lane)
     }
 }
 
-// The session was deleted.
+// The session is gone.
 static void lane_end(struct coordinator_steps *steps, struct coordinator_lane *lane)
 {
     struct coordinator_session *s = lane->s;
+    const char *text;
+    enum common_code code = coordinator_gone(steps->core, &text);
     lane->appending = NULL;
     while (!proto_list_empty(&lane->waiting)) {
         struct coordinator_item *item = proto_list_entry(lane->waiting.next, struct coordinator_item, link);
         coordinator_lane_leave(lane, item);
-        coordinator_item_refuse(item, COMMON_NOT_FOUND, "", "the session was deleted");
+        coordinator_item_refuse(item, code, "", text);
         coordinator_item_finish(item);
     }
     coordinator_watch_lane_gone(lane);

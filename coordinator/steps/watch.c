@@ -91,9 +91,11 @@ struct coordinator_watch *coordinator_watch_of(struct coordinator_steps *steps, 
 
 void coordinator_watch_lane_gone(struct coordinator_lane *lane)
 {
+    const char *text;
     if (!lane->watch)
         return;
-    coordinator_watchers_end(lane->watch, COMMON_NOT_FOUND, "the session was deleted");
+    enum common_code code = coordinator_gone(lane->watch->steps->core, &text);
+    coordinator_watchers_end(lane->watch, code, text);
     watch_free(lane->watch);
 }
 

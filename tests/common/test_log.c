@@ -169,6 +169,9 @@ static void test_journal(void **state)
     unlink(path);
     while (next_record())
         ;
+    common_log_sweep(); // stderr had no room for all of them, either
+    while (next_record())
+        ;
     common_log_warn("peer lost peer=%s", "w3");
     assert_string_equal(next_record(), "<4>peer lost peer=w3\n");
     common_log_set_format(COMMON_LOG_TEXT);
@@ -243,9 +246,88 @@ static void test_rate(void **state)
     assert_int_equal(wrote + left_out, 1000);
 }
 
+// ---- a reader that hangs ------------------------------------------------------------------------------------
+
+static int setup_hanging(void **state)
+{
+    int ends[2];
+    if (setup(state) != 0 || pipe2(ends, O_NONBLOCK | O_CLOEXEC) != 0)
+        return -1;
+    close(reader);
+    reader = ends[0];
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+    common_log_set_format(COMMON_LOG_TEXT);
+    return 0;
+}
+
+// Like a parent that shares it, which has it wait. Returns the bytes that were there.
+static size_t fill_up(void)
+{
+    static const char junk[4096];
+    size_t n = 0;
+    for (ssize_t did; (did = write(STDERR_FILENO, junk, sizeof junk)) > 0;)
+        n += (size_t)did;
+    fcntl(STDERR_FILENO, F_SETFL, 0);
+    return n;
+}
+
+static void drain(size_t n)
+{
+    char bytes[4096];
+    for (ssize_t did; n > 0; n -= (size_t)did) {
+        did = read(reader, bytes, n < sizeof bytes ? n : sizeof bytes);
+        assert_true(did > 0);
+    }
+    assert_int_equal(read(reader, bytes, 1), -1);
+}
+
+static void test_nothing_waits_for_a_reader_that_hangs(void **state)
+{
+    (void)state;
+    size_t full = fill_up();
+    alarm(60); // where a call waits, this ends the program
+    for (int i = 0; i < 3; i++)
+        common_log_warn("unseen i=%d", i);
+    common_log_sweep();
+    alarm(0);
+    assert_int_equal(fcntl(STDERR_FILENO, F_GETFL) & O_NONBLOCK, 0); // it is the parent's
+    drain(full);
+    common_log_warn("seen");
+    const char *said = next_record(); // both lines
+    assert_non_null(said);
+    const char *lost =
+        strstr(said, "WARN  test-program: the reader of stderr was too slow: lines were lost lost=3\n");
+    assert_non_null(lost);
+    assert_non_null(strstr(lost, "test-program: seen\n"));
+    assert_null(strstr(said, "unseen"));
+    common_log_warn("seen");
+    assert_null(strstr(next_record(), "lost")); // once
+}
+
+// It goes on, and nothing is logged behind what was lost.
+static void test_lost_lines_are_said_with_nothing_behind_them(void **state)
+{
+    (void)state;
+    size_t full = fill_up();
+    alarm(60);
+    common_log_set_format(COMMON_LOG_JSON);
+    common_log_error("unseen");
+    alarm(0);
+    drain(full);
+    common_log_sweep();
+    assert_non_null(strstr(next_record(), "\"lost\":1}"));
+    common_log_sweep();
+    assert_null(next_record());
+    common_log_set_format(COMMON_LOG_TEXT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_nothing_waits_for_a_reader_that_hangs, setup_hanging, teardown),
+        cmocka_unit_test_setup_teardown(test_lost_lines_are_said_with_nothing_behind_them, setup_hanging,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_layout, setup, teardown),
         cmocka_unit_test_setup_teardown(test_levels, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_peer_cannot_forge_a_line, setup, teardown),

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cluster that does not answer keeps nobody waiting but who asks it: the thread that keeps sessions from expiring
 // (client/llama/cache.c, as it is) against a libbanyan of the test's own.
-#include "client/llama/cache.c" // before cmocka.h, which has a macro of the name of a function of its
-
-// clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <cmocka.h>
-// clang-format on
+
+#include "client/llama/cache.h"
+#include "client/llama/spec.h"
 
 static atomic_uint asked, closed;
 static atomic_bool answers;
@@ -54,7 +56,7 @@ static void nobody_waits_for_a_question_of_another(void **state)
 {
     (void)state;
     struct cache *cache = cache_with_session();
-    keep_from_now(&settings);
+    cache_keep_from_now(&settings);
     while (!atomic_load(&asked))
         usleep(1000);
     struct cache *other = cache_new();

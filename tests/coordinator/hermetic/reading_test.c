@@ -126,6 +126,35 @@ static void rows_that_may_turn_up_are_waited_for(void **state)
     sim_cluster_free(cluster);
 }
 
+// A session that goes from memory because the coordinator stops is not deleted: who waits for it tries again.
+static void who_waits_while_it_stops_may_try_again(void **state)
+{
+    (void)state;
+    for (int stopping = 0; stopping < 2; stopping++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = filled_of(cluster, 2, 20);
+        struct coordinator_core *core = &cluster->coordinator->core;
+        sim_disk_fail(SIM_DISK_PATH, UINT32_MAX, COMMON_RESOURCE_EXHAUSTED);
+        sim_worker_kill(copy_of(cluster, session, 0, 0));
+        sim_advance(COMMON_NS_PER_S);
+        struct sim_call *calls[] = {sim_read_open(cluster->client, session, 10, 20),
+                                    sim_commit(cluster->client, session, 0, 0, 20),
+                                    sim_append(cluster->client, session, 0, 20, 1, 1),
+                                    sim_truncate(cluster->client, session, 10)};
+        sim_advance(COMMON_NS_PER_S);
+        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+            assert_false(calls[i]->done);
+        core->stopping = stopping;
+        coordinator_session_destroy(kept_of(cluster, session));
+        coordinator_turn_drain(&core->turn);
+        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+            ENDS(stopping ? COMMON_UNAVAILABLE : COMMON_NOT_FOUND, calls[i]);
+        core->stopping = false;
+        sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+        sim_cluster_free(cluster);
+    }
+}
+
 // In small steps: a coordinator that was away judges nobody.
 static void pass(uint64_t ns)
 {
@@ -256,6 +285,7 @@ int hermetic_reading(void)
         cmocka_unit_test(a_truncate_ends_a_ticket),
         cmocka_unit_test(the_dead_are_not_named),
         cmocka_unit_test(rows_that_may_turn_up_are_waited_for),
+        cmocka_unit_test(who_waits_while_it_stops_may_try_again),
         cmocka_unit_test(a_pin_goes_by_itself),
         cmocka_unit_test(lives_of_tickets_need_no_common_clock),
         cmocka_unit_test(an_idle_session_that_goes_is_not_opened),

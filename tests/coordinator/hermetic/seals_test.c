@@ -330,6 +330,44 @@ static void files_decide_where_holders_disagree(void **state)
     }
 }
 
+// Whoever asks for all chunks of all sessions takes many turns, each of them bounded, and others are served in between.
+static void a_scrub_takes_many_turns(void **state)
+{
+    (void)state;
+    enum { SESSIONS = 5, CHUNKS = 8, SLICE = 3, COST = 64 /* of a chunk without a seal */ };
+    struct sim_cluster *cluster = cluster_of(3);
+    uint64_t sessions[SESSIONS];
+    for (int i = 0; i < SESSIONS; i++)
+        sessions[i] = sealed_of(cluster, 2, CHUNKS * 16 + 5);
+    struct coordinator_seals *seals = &cluster->coordinator->sessions.seals;
+    seals->slice = SLICE;
+    seals->passed_most = 0;
+    struct sim_call *all = sim_scrub(cluster->client, 0, false);
+    struct sim_call *one = sim_scrub(cluster->client, sessions[3], true);
+    struct sim_call *info = sim_info(cluster->client, sessions[0]);
+    OK(info);
+    assert_false(all->done);
+    OK(all);
+    assert_int_equal(all->sealed, SESSIONS * CHUNKS);
+    OK(one);
+    assert_int_equal(one->sealed, CHUNKS);
+    assert_true(seals->passed_most >= SLICE && seals->passed_most < SLICE + COST);
+    assert_int_equal(scrub(cluster, 0)->corrupt, 0); // all of them have been compared
+    // Sessions go meanwhile: the others are counted.
+    all = sim_scrub(cluster->client, 0, true);
+    for (int i = 0; i < 3; i++)
+        OK(sim_delete(cluster->client, sessions[i]));
+    OK(all);
+    assert_true(all->sealed >= 2 * CHUNKS && all->sealed <= SESSIONS * CHUNKS);
+    // The coordinator stops meanwhile.
+    all = sim_scrub(cluster->client, 0, true);
+    sim_advance(COMMON_NS_PER_MS);
+    assert_non_null(seals->asked);
+    sim_coordinator_stop(cluster);
+    ENDS(COMMON_UNAVAILABLE, all);
+    sim_cluster_free(cluster);
+}
+
 // Nobody can tell whose rows are right: whoever scrubs is told, as long as it is so, and has them asked again.
 static void a_dispute_is_shown(void **state)
 {
@@ -763,6 +801,7 @@ int hermetic_seals(void)
         cmocka_unit_test(a_struck_copy_stays_struck),
         cmocka_unit_test(the_last_copy_is_lost),
         cmocka_unit_test(a_copy_of_a_wrong_copy_does_not_count),
+        cmocka_unit_test(a_scrub_takes_many_turns),
         cmocka_unit_test(holders_disagree),
         cmocka_unit_test(files_decide_where_holders_disagree),
         cmocka_unit_test(a_dispute_is_shown),
