@@ -73,7 +73,7 @@ class Cluster(unittest.TestCase):
                                 "--audit-log", cls.path / "audit.log")
         worker = cls.start("worker", "--name", "w0", "--memory", "64M", "--coordinator", cls.endpoint, "--listen",
                            f"unix://{cls.path}/w", "--edge-listen", f"unix://{cls.path}/we", "--store", cls.path / "kv",
-                           "--fsync", "always")
+                           "--fsync", "interval")  # a slow disk makes no frame go twice
         cls.address = {"coordinator": coordinator["http"], "worker": worker["http"]}
         write_tensors(cls.path / "t.safetensors", "qkv", 4)
         cls.ctl("session", "create", "--q-heads=1", "--dim=8", "--kv-type=f32", "s")
@@ -141,7 +141,9 @@ class Cluster(unittest.TestCase):
         for part in "queue", "compute", "tree":
             self.assertEqual(worker["banyan_part_seconds"].value("banyan_part_seconds_count", part=part), 3)
         self.assertEqual(worker["banyan_rpc_seconds"].value("banyan_rpc_seconds_count", method="Worker.Step"), 3)
-        self.assertGreater(worker["banyan_store_sync_seconds"].value("banyan_store_sync_seconds_count"), 0)
+        while not worker["banyan_store_sync_seconds"].value("banyan_store_sync_seconds_count"):  # CTest's time is the limit
+            time.sleep(0.1)
+            worker = self.families("worker", False)[0]
         for name, families in ("coordinator", coordinator), ("worker", worker):
             self.assertEqual(families["banyan_ready"].value(), 1)
             self.assertGreater(families["process_resident_memory_bytes"].value(), 1 << 20)
