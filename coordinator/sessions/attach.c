@@ -672,6 +672,7 @@ static void commit_start(void *arg, struct coordinator_session *s)
         k->writing = true;
         s->writing++;
         coordinator_commit_begin(&k->sessions->commits, &k->id, k->sessions->core->term, s->id);
+        s->last_commit = k->id.number;
         commit_prepare(k);
     } else {
         proto_request_fail_status(k->request, &k->status);

@@ -535,9 +535,15 @@ static void stored(void *arg, enum common_code code, const char *text)
     bool gone = may_have_dropped(m);
     for (uint32_t i = 0; i < m->n; i++) {
         struct coordinator_chunk chunk = chunk_with(m, &m->items[i]);
-        chunk.gone |= (uint8_t)(gone << (coordinator_chunk_copies(&chunk) - 1));
-        if (!coordinator_session_put_chunk(s, &chunk))
-            abort(); // there was one in its place
+        uint32_t copy = 1u << (coordinator_chunk_copies(&chunk) - 1);
+        chunk.gone |= (uint8_t)(gone ? copy : 0);
+        // What another one has was found to be wrong meanwhile, and nobody has compared what came from there.
+        chunk.wrong |= (uint8_t)(chunk.wrong && m->items[i].seal != chunk.seal ? copy : 0);
+        struct coordinator_chunk *put = coordinator_session_put_chunk(s, &chunk);
+        if (!put)
+            abort();                                        // there was one in its place
+        if (put->lost && !coordinator_chunk_all_unfit(put)) // its source has lost it meanwhile
+            coordinator_chunk_keep(s, put);
         m->sessions->moves.returned += m->items[i].returned;
     }
     coordinator_session_add_member(s, m->to);

@@ -277,6 +277,16 @@ struct losing { // of a chunk
     uint32_t index;
 };
 
+void coordinator_chunk_keep(struct coordinator_session *s, struct coordinator_chunk *chunk)
+{
+    struct coordinator_batch *batch = coordinator_batch_new();
+    chunk->lost = false;
+    coordinator_session_recount(s);
+    coordinator_batch_copies(batch, s->id, chunk);
+    coordinator_store_submit(s->sessions->store, batch, NULL,
+                             NULL); // once more when the others are struck off
+}
+
 static void lost_stored(void *arg, enum common_code code, const char *text)
 {
     COMMON_FAILPOINT("loss_stored");
@@ -290,6 +300,10 @@ static void lost_stored(void *arg, enum common_code code, const char *text)
     chunk->losing = false; // where the store has refused: with the next look
     if (code != COMMON_OK)
         return;
+    if (!coordinator_chunk_all_unfit(chunk)) { // a move has been stored meanwhile
+        coordinator_chunk_keep(s, chunk);
+        return;
+    }
     chunk->lost = true;
     coordinator_session_recount(s);
     (void)coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, let_go_alone, NULL);

@@ -77,6 +77,8 @@ void coordinator_check_begin(struct coordinator_session *s, struct coordinator_c
 
 // None of its copies is fit (layout.h): it is lost, once the store has that. (A copy that is gone says so again at each start.)
 void coordinator_chunk_lose(struct coordinator_session *s, struct coordinator_chunk *chunk);
+// A copy that is fit has been stored while the chunk was being lost: it is not lost, here and in the store.
+void coordinator_chunk_keep(struct coordinator_session *s, struct coordinator_chunk *chunk);
 
 // Of a fork that was made before the chunk was sealed. Its origin has it sealed since: takes that over, which nobody has
 // to be asked for. It has not, and may be checked: begins that, or waits for it. False: the fork's own check is needed.

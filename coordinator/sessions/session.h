@@ -76,7 +76,8 @@ struct coordinator_session {
     uint32_t writing; // of these: commits and appends, whose rows may be on workers and in no layer yet
     uint64_t
         frozen_to; // commits up to this one are over, and a worker may have their rows frozen: see attach.c; 0: none
-    uint32_t n_waiting; // steps that wait in its lane
+    uint64_t last_commit; // the number of the one that began last; 0: none has
+    uint32_t n_waiting;   // steps that wait in its lane
     struct coordinator_exclusive *exclusive, **exclusive_tail;
     struct coordinator_door *doors, **doors_tail; // shared work that waits until the session is open
     uint32_t n_exclusive, n_doors;

@@ -178,7 +178,7 @@ static void tell_settled(struct coordinator_visit *v)
     m.except = except;
     m.term = sessions->core->term;
     m.session = v->one;
-    m.before = coordinator_commits_settled(&sessions->commits, sessions->core->term, v->one);
+    m.before = v->settled = coordinator_commits_settled(&sessions->commits, sessions->core->term, v->one);
     coordinator_visit_set_state(v, COORDINATOR_VISIT_SETTLING);
     v->in_flight++;
     if (m.n_except <= PROTO_ABORT_EXCEPT_MAX) {
@@ -284,6 +284,22 @@ static bool tell_one(struct coordinator_visit *v)
     return false;
 }
 
+// A visit for all sessions says of all at once which commits are over: those below the oldest that is under way in any of them,
+// and nothing of sessions that have changed meanwhile. The worker may have rows of later ones frozen, from its files too.
+static bool may_be_frozen(const struct coordinator_visit *v, const struct coordinator_session *s)
+{
+    return s->last_commit && (s->last_commit >= v->settled || s->dirtied > v->passed);
+}
+
+// A visit for the session alone says the rest, now and, where one of its own is under way, after that one (attach.c).
+static void settle_rest(const struct coordinator_visit *v, struct coordinator_session *s)
+{
+    const struct coordinator_sessions *sessions = v->sessions;
+    if (coordinator_commits_settled(&sessions->commits, sessions->core->term, s->id) <= s->last_commit)
+        s->frozen_to = s->last_commit;
+    coordinator_session_doubt(s, v->w);
+}
+
 static void visit_succeed(struct coordinator_visit *v)
 {
     struct coordinator_sessions *sessions = v->sessions;
@@ -303,7 +319,10 @@ static void visit_succeed(struct coordinator_visit *v)
     }
     for (uint32_t i = 0; i < sessions->n_slots; i++) {
         struct coordinator_session *s = sessions->slots[i];
-        if (s && v->stamp <= s->relearned && coordinator_session_has_member(s, w))
+        bool member = s && coordinator_session_has_member(s, w);
+        if (member && may_be_frozen(v, s))
+            settle_rest(v, s);
+        else if (member && v->stamp <= s->relearned)
             coordinator_session_doubt(s, w); // what it said then has been forgotten
         if (s && !coordinator_session_in_doubt(s, w))
             coordinator_session_told(s, w);

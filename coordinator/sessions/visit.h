@@ -28,6 +28,7 @@ struct coordinator_visit {
     uint32_t slot;          // next session to be told
     bool again;             // not all of them: those that have been dirtied after `since`
     uint64_t since, passed; // passed: sessions.dirties when this pass over the sessions began
+    uint64_t settled;       // SETTLING: the worker is told that the commits below it are over
     struct coordinator_telling telling;
     uint32_t in_flight;    // messages, or a write
     enum common_code code; // the first failure

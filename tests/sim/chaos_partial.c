@@ -12,15 +12,13 @@
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
 
-enum { LIVE_MOST = 64 };
-
-static struct op *live[LIVE_MOST]; // under way
+static struct op *live[OPS]; // under way
 static uint32_t n_live;
 
 // Not from the dice: seeds go on as they did without.
 bool chaos_takes_partial(void)
 {
-    return n_live < LIVE_MOST && common_mix64(chaos.seed << 12 ^ chaos.n_ops) % 3 < (chaos.kills ? 2u : 1u);
+    return common_mix64(chaos.seed << 12 ^ chaos.n_ops) % 3 < (chaos.kills ? 2u : 1u);
 }
 
 void chaos_partial_begins(struct op *op)

@@ -79,7 +79,7 @@ static bool may_be_refused(const banyan_error *error)
                (it->stage <= READING && chaos_snapshot_lost(it->of));
     case BANYAN_DATA_LOSS: // or rows are not what was sealed, or attached
         if (!strcmp(error->reason, "HASH_MISMATCH"))
-            return it->stage == READING ? chaos.flipped : chaos.rotten != 0;
+            return chaos.flipped || (it->stage != READING && chaos.rotten);
         return chaos_snapshot_lost(it->of) || chaos_snapshot_lost(it->pin) || chaos_snapshot_lost(it->made) ||
                nothing_is_lost(error);
     case BANYAN_FAILED_PRECONDITION:

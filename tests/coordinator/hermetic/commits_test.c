@@ -379,6 +379,58 @@ static void a_commit_that_ends_before_an_older_one(void **state)
     sim_cluster_free(cluster);
 }
 
+static void another_is_older(bool again)
+{
+    struct sim_cluster *cluster =
+        sim_cluster_new(&(struct sim_cluster_options){.workers = 2, .store = again});
+    sim_cluster_start(cluster);
+    uint64_t session = session_of(cluster, 20), other = session_of(cluster, 4);
+    struct sim_worker *holder = holder_of(cluster, session, 20);
+    assert_true(holder_of(cluster, other, 0) != holder); // it is not held by the one that comes back
+    struct sim_call *opened = sim_open(cluster->client, session, 20, 8),
+                    *opened_other = sim_open(cluster->client, other, 4, 4);
+    OK(opened);
+    OK(opened_other);
+    OK(sim_put(cluster->client, opened, 0, 20, 4, 3));
+    OK(sim_put(cluster->client, opened_other, 0, 4, 4, 3));
+    rule_all(cluster, METHOD(ROWS_PREPARE), (struct sim_rule){.verdict = SIM_HOLD});
+    struct sim_call *older = sim_commit(cluster->client, other, 0, 4, 4);
+    sim_advance(10 * COMMON_NS_PER_MS);
+    assert_int_equal(held_all(cluster), 1);
+    sim_serve_rule(holder->loop, METHOD(ROWS_PREPARE), (struct sim_rule){.verdict = SIM_DO});
+    if (again) { // the files have what was frozen, and not that it is over
+        OK(sim_commit(cluster->client, session, 0, 20, 4));
+        sim_worker_kill(holder);
+        sim_worker_start(holder);
+    } else {
+        sim_serve_rule(holder->loop, METHOD(ROWS_ABORT), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+        struct sim_call *newer = sim_commit(cluster->client, session, 0, 20, 8); // a hole
+        sim_advance(10 * COMMON_NS_PER_MS);
+        assert_int_equal(sim_serve_held(holder->loop), 1);
+        sim_net_cut(cluster->loop, holder->loop);
+        ENDS(COMMON_FAILED_PRECONDITION, newer);
+    }
+    assert_true(frozen_at(holder, session) > 0);
+    assert_true(sim_wait_active(cluster, 2));
+    sim_advance(COMMON_NS_PER_S);
+    assert_false(older->done);
+    assert_int_equal(frozen_at(holder, session), 0);
+    let_go_all(cluster);
+    OK(older);
+    nothing_is_frozen(cluster, session);
+    nothing_is_frozen(cluster, other);
+    sim_cluster_free(cluster);
+}
+
+// A worker that comes back is told of all sessions at once which commits are over: those before the oldest one of any. What a later
+// one of this session has frozen goes, too.
+static void a_commit_of_another_session_is_older(void **state)
+{
+    (void)state;
+    another_is_older(false);
+    another_is_older(true);
+}
+
 // The sync of a commit fails, so it may be in the log after a crash: its rows stay frozen as long as the store cannot say, and
 // no longer. Then it is refused for certain, and what was in its place is taken.
 static void what_the_store_cannot_say_is_open_until_it_can(void **state)
@@ -426,6 +478,7 @@ int hermetic_commits(void)
         cmocka_unit_test(refused_commits_leave_nothing_behind),
         cmocka_unit_test(a_refused_commit_whose_end_a_holder_did_not_hear),
         cmocka_unit_test(a_commit_that_ends_before_an_older_one),
+        cmocka_unit_test(a_commit_of_another_session_is_older),
         cmocka_unit_test(what_the_store_cannot_say_is_open_until_it_can),
     };
     return cmocka_run_group_tests_name("commits", tests, NULL, NULL);

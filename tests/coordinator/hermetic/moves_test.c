@@ -283,6 +283,40 @@ static void a_commit_while_its_chunk_moves(void **state)
     sim_cluster_free(cluster);
 }
 
+// The only holder comes back with nothing while the store takes note of the new copy, which has every row.
+static void the_source_is_lost_while_the_copy_is_stored(void **state)
+{
+    (void)state;
+    for (uint32_t again = 0; again < 2; again++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = filled_of(cluster, 1, 16);
+        struct sim_worker *source = copy_of(cluster, session, 0, 0);
+        rule_all(cluster, METHOD(CHUNK_PULL), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+        OK(sim_drain(cluster->client, source->name, false));
+        sim_advance(SECOND);
+        sim_disk_stall(SIM_DISK_PATH, true);
+        assert_int_equal(held_all(cluster), 1);
+        let_go_all(cluster);
+        sim_advance(SECOND);
+        assert_int_equal(coordinator_chunk_copies(&kept_of(cluster, session)->layout.chunks[0]), 1);
+        sim_worker_kill(source);
+        sim_worker_start(source);
+        sim_advance(SECOND);
+        assert_true(kept_of(cluster, session)->layout.chunks[0].lost);
+        sim_disk_stall(SIM_DISK_PATH, false);
+        assert_true(sim_wait_active(cluster, 2));
+        if (again) { // it is in the store
+            sim_coordinator_kill(cluster);
+            restart(cluster);
+            assert_true(sim_wait_active(cluster, 2));
+        }
+        READS(cluster, session, 16, 16);
+        wait_settled(cluster, session);
+        READS(cluster, session, 16, 16);
+        sim_cluster_free(cluster);
+    }
+}
+
 // The coordinator dies at every moment of a move, and nobody has said since how far the last append is acknowledged.
 static void what_was_acknowledged_before_a_move_stays(void **state)
 {
@@ -621,6 +655,7 @@ int hermetic_moves(void)
         cmocka_unit_test(a_move_that_cannot_close_is_made_again),
         cmocka_unit_test(a_store_that_refuses_leaves_all_as_it_was),
         cmocka_unit_test(a_commit_while_its_chunk_moves),
+        cmocka_unit_test(the_source_is_lost_while_the_copy_is_stored),
         cmocka_unit_test(what_was_acknowledged_before_a_move_stays),
         cmocka_unit_test(a_copy_that_died_meanwhile_does_not_count),
         cmocka_unit_test(who_gives_keeps_it_until_it_is_taken),

@@ -220,6 +220,44 @@ static void the_last_copy_is_lost(void **state)
     }
 }
 
+// Its memory is found to be wrong while the store takes note of a copy of it, which was compared with the seal.
+static void the_source_is_wrong_while_the_copy_is_stored(void **state)
+{
+    (void)state;
+    for (uint32_t again = 0; again < 2; again++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = sealed_of(cluster, 1, 16);
+        struct sim_worker *source = copy_of(cluster, session, 0, 0);
+        struct sim_worker *to = cluster->workers[source == cluster->workers[0]];
+        sim_serve_rule(to->loop, METHOD(CHUNK_PULL), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+        sim_serve_rule(source->loop, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+        OK(sim_drain(cluster->client, source->name, false));
+        OK(sim_scrub(cluster->client, session, false)); // it has begun when the move closes the session
+        sim_advance(SECOND);
+        sim_disk_stall(SIM_DISK_PATH, true);
+        assert_int_equal(sim_serve_held(source->loop), 1);
+        assert_int_equal(sim_serve_let_go(to->loop), 1);
+        sim_advance(SECOND);
+        assert_int_equal(coordinator_chunk_copies(chunk_of(cluster, session, 0)), 1);
+        flip(cluster, session, 0, 0);
+        assert_int_equal(sim_serve_let_go(source->loop), 1);
+        for (int i = 0; !chunk_of(cluster, session, 0)->losing; i++) {
+            assert_true(i < 100);
+            sim_advance(100 * COMMON_NS_PER_MS);
+        }
+        sim_disk_stall(SIM_DISK_PATH, false);
+        sim_advance(SECOND);
+        if (again) { // it is in the store
+            sim_coordinator_kill(cluster);
+            restart(cluster);
+            assert_true(sim_wait_active(cluster, 2));
+        }
+        READS(cluster, session, 16, 16);
+        assert_int_equal(scrub(cluster, session)->lost, 0);
+        sim_cluster_free(cluster);
+    }
+}
+
 // A copy that is made of a wrong one does not count.
 static void a_copy_of_a_wrong_copy_does_not_count(void **state)
 {
@@ -800,6 +838,7 @@ int hermetic_seals(void)
         cmocka_unit_test(a_wrong_copy_is_struck_off),
         cmocka_unit_test(a_struck_copy_stays_struck),
         cmocka_unit_test(the_last_copy_is_lost),
+        cmocka_unit_test(the_source_is_wrong_while_the_copy_is_stored),
         cmocka_unit_test(a_copy_of_a_wrong_copy_does_not_count),
         cmocka_unit_test(a_scrub_takes_many_turns),
         cmocka_unit_test(holders_disagree),
