@@ -94,6 +94,7 @@ struct op {
     bool checked;
     bool partial; // it takes a partial answer
     bool whole;   // of a read: all that it sees was acknowledged
+    bool resent;  // of a truncate: its number was sent before
     const struct op
         *behind;   // of an append: the one that the same client has sent right before it; NULL: none
     uint32_t gone; // chunks that were at nobody at some moment meanwhile: bits

@@ -162,7 +162,8 @@ static void check_truncate(const struct op *op)
         chaos_draw_values(m, op->first);
     }
     m->incarnation = op->call->incarnation;
-    m->lossy = m->lossy && (op->first || op->kills != chaos.kills);
+    // A number that was sent before may have been done before the loss: then its answer changes nothing.
+    m->lossy = m->lossy && (op->first || op->kills != chaos.kills || op->resent);
 }
 
 static void check_create(const struct op *op)

@@ -356,7 +356,9 @@ struct op *chaos_start_truncate(struct model *m, uint64_t length)
     chaos_forget_from(m, length, false);
     for (uint32_t l = 0; l < LAYERS; l++)
         m->ends[l][length] = true;
-    if (!m->must_cut || m->cut != length || !m->number) // not from the dice
+    bool same = m->must_cut && m->cut == length && m->number;
+    op->resent = same && m->told;
+    if (!same) // not from the dice
         m->number = common_mix64(chaos.seed << 20 ^ chaos.n_ops ^ sim_clock()) | 1;
     m->cutting = true;
     m->cut = length;

@@ -116,6 +116,41 @@ static void one_that_was_overtaken_is_refused(void **state)
     }
 }
 
+// What it left is lost after it was done. The same number again changes nothing: rows that were acknowledged since may be
+// what is lost, and their client has to hear of that. A truncate with a number of its own, which is what the error advises,
+// makes the session usable: of a client that has sent the first one twice, and of one that has settled it.
+static void a_loss_after_a_truncate_takes_another_one(void **state)
+{
+    (void)state;
+    for (int rows = 0; rows < 2; rows++)
+        for (int settles = 0; settles < 2; settles++) {
+            struct sim_cluster *cluster = cluster_of(1);
+            uint64_t session = filled_of(cluster, 1, 0), after = cut_of(cluster, session);
+            OK(sim_open(cluster->client, session, 0, 16)); // the chunk is there now, and empty
+            OK(sim_truncate_after(cluster->client, session, 0, after, 7));
+            assert_int_equal(kept_of(cluster, session)->layout.n, 1);
+            if (rows)
+                OK(sim_append(cluster->client, session, 0, 0, MORE, VALUE));
+            sim_worker_kill(cluster->workers[0]);
+            sim_coordinator_kill(cluster);
+            sim_worker_start(cluster->workers[0]);
+            restart(cluster);
+            assert_true(sim_wait_active(cluster, 1));
+            ENDS(COMMON_DATA_LOSS, sim_append(cluster->client, session, 0, 0, MORE, VALUE));
+            struct sim_call *again = settles ? sim_settle(cluster->client, session, after, 8)
+                                             : sim_truncate_after(cluster->client, session, 0, after, 7);
+            OK(again);
+            assert_int_equal(again->cut, 7);
+            struct sim_call *refused = sim_append(cluster->client, session, 0, 0, MORE, VALUE);
+            ENDS(COMMON_DATA_LOSS, refused);
+            assert_non_null(strstr(refused->text, "truncate the session before them"));
+            OK(sim_truncate_after(cluster->client, session, 0, 7, 9));
+            OK(sim_append(cluster->client, session, 0, 0, MORE, VALUE));
+            READS(cluster, session, MORE, MORE * VALUE);
+            sim_cluster_free(cluster);
+        }
+}
+
 // What the store refuses has not happened: the number is as free as the rows are there.
 static void a_number_that_the_store_refuses_is_not_taken(void **state)
 {
@@ -230,6 +265,7 @@ int hermetic_truncates(void)
         cmocka_unit_test(a_truncate_that_comes_twice_is_done_once),
         cmocka_unit_test(settling_says_what_became_of_it),
         cmocka_unit_test(one_that_was_overtaken_is_refused),
+        cmocka_unit_test(a_loss_after_a_truncate_takes_another_one),
         cmocka_unit_test(a_number_that_the_store_refuses_is_not_taken),
         cmocka_unit_test(a_copy_that_went_before_it_was_stored_is_lost),
         cmocka_unit_test(a_copy_that_went_before_the_other_came_does_not_count),
