@@ -58,6 +58,8 @@ static int tear_down(void **state)
     if (writer)
         assert_true(flush(60 * COMMON_NS_PER_S));
     common_trail_writer_free(writer);
+    common_loop_stop(loop); // a mail may be on its way yet, and frees the writer
+    common_loop_run(loop);
     common_loop_free(loop);
     unlink(path);
     unlink(moved);

@@ -495,8 +495,9 @@ void worker_queue_free(struct worker_queue *q)
         batch_over(q);
     }
     assert(proto_list_empty(&q->waits));
-    q->n++; // the last batch is over
-    while (q->poisoned)
-        cure(q, subject(q->poisoned));
+    for (struct op *op; (op = q->poisoned);) {
+        q->poisoned = op->poisoned;
+        free(op);
+    }
     free(q);
 }
