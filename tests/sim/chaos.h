@@ -14,6 +14,7 @@ enum {
     LAYERS = 2,
     TOKENS = 120,
     CHUNK_TOKENS = 16,
+    CHUNKS = TOKENS / CHUNK_TOKENS + 1,
     SESSIONS = 14,
     SNAPSHOTS = 4, // that one life begins
     STRANGERS = 6, // sessions that somebody made who was not told, and that are found by their names
@@ -25,6 +26,12 @@ enum {
 };
 
 // ---- the model (chaos_model.c) --------------------------------------------------------------------------
+
+// Ids of chunks of which a worker has lost its copy: the one that counted, and one that a truncate had prepared in its
+// place. That one counts as soon as the truncate is durable, of which the coordinator may hear later, or after a restart.
+struct lost {
+    uint64_t counted, prepared;
+};
 
 struct model {                     // a session as its clients know it
     uint64_t id, incarnation, key; // key: with which it was made
@@ -49,11 +56,11 @@ struct model {                     // a session as its clients know it
     uint64_t told,
         number; // the last one that is known, 0: none; and of the one under way, the same when sent again
     bool lossy; // the last worker was killed that had some of it
-    uint64_t dead[WORKERS][TOKENS / CHUNK_TOKENS + 1]; // ids of chunks that a worker had when it was killed
+    struct lost dead[WORKERS][CHUNKS]; // what a worker had when it was killed
     // The same of one whose files have lost something, until the coordinator has heard what is left of them.
-    uint64_t dark[WORKERS][TOKENS / CHUNK_TOKENS + 1];
+    struct lost dark[WORKERS][CHUNKS];
     // The same of one that runs, which may not find it out for long.
-    uint64_t rotten[WORKERS][TOKENS / CHUNK_TOKENS + 1];
+    struct lost rotten[WORKERS][CHUNKS];
     bool deleted;     // or nobody knows
     uint64_t gone_ns; // since when that is certain; 0: it is not
 };
@@ -182,6 +189,8 @@ bool chaos_passes(enum common_code code); // an error that the same call may not
 // Whether killed workers may have taken rows of sessions with them whose last holders they were not: with one copy
 // nobody looks so closely.
 bool chaos_kills_excuse(void);
+bool chaos_is_lost(const struct lost *lost, uint64_t chunk);
+void chaos_not_lost(struct lost *lost, uint64_t chunk); // not any more
 // What is at nobody any more that counts as a holder is lost.
 void chaos_look_for_losses(void);
 // What a dead process had and is struck off may come back to its worker: as a copy of another's.

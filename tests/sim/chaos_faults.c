@@ -13,6 +13,7 @@
 #include "coordinator/state.h"
 #include "proto/banyan.pb-c.h"
 #include "tests/sim/sim_memory.h"
+#include "worker/chunk.h"
 #include "worker/state.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
@@ -37,9 +38,25 @@ static void give_memory_back(uint32_t i)
     chaos.taken[i] = 0;
 }
 
+// What it has of a session that no layout has, or none yet.
+static void prepared_die(const struct coordinator_session *s, const struct sim_worker *worker,
+                         struct lost *lost)
+{
+    const struct worker_session *held =
+        worker->worker ? worker_map_get(&worker->worker->sessions, s->id) : NULL;
+    for (uint32_t i = 0; held && i < held->n_chunks; i++) {
+        const struct worker_chunk *chunk = held->chunks[i].chunk;
+        uint64_t index = chunk->first / CHUNK_TOKENS;
+        bool counts = false;
+        for (uint32_t k = 0; k < s->layout.n; k++)
+            counts = counts || s->layout.chunks[k].id == chunk->id;
+        if (!counts && index < CHUNKS)
+            lost[index].prepared = chunk->id;
+    }
+}
+
 // With several copies the last one decides (chaos_look_for_losses).
-static void copies_die(struct model *m, const struct sim_worker *worker,
-                       uint64_t (*dead)[TOKENS / CHUNK_TOKENS + 1])
+static void copies_die(struct model *m, const struct sim_worker *worker, struct lost (*lost)[CHUNKS])
 {
     const struct coordinator_session *s =
         coordinator_session_any(&chaos.cluster->coordinator->sessions, m->id);
@@ -47,8 +64,10 @@ static void copies_die(struct model *m, const struct sim_worker *worker,
     for (uint32_t i = 0; s && i < s->layout.n; i++)
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(&s->layout.chunks[i]); copy++)
             if (!strcmp(coordinator_chunk_holder(&s->layout.chunks[i], copy)->name, worker->name) &&
-                s->layout.chunks[i].index < sizeof dead[w] / sizeof *dead[w])
-                dead[w][s->layout.chunks[i].index] = s->layout.chunks[i].id;
+                s->layout.chunks[i].index < CHUNKS)
+                lost[w][s->layout.chunks[i].index].counted = s->layout.chunks[i].id;
+    if (s)
+        prepared_die(s, worker, lost[w]);
 }
 
 static void give_back_of(const struct sim_worker *worker)
@@ -108,8 +127,8 @@ static void untold_copies_die(struct model *m, const struct sim_worker *worker)
             if (strcmp(coordinator_chunk_holder(chunk, copy)->name, worker->name) != 0)
                 continue;
             m->lossy = m->lossy || chaos.replicas == 1;
-            if (chunk->index < sizeof m->dead[w] / sizeof *m->dead[w])
-                m->dead[w][chunk->index] = chunk->id;
+            if (chunk->index < CHUNKS)
+                m->dead[w][chunk->index].counted = chunk->id;
         }
     }
 }

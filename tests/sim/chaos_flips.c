@@ -70,8 +70,8 @@ static void flip_over(uint32_t at)
     for (uint32_t i = 0; i < chaos.n_models; i++) {
         struct model *m = &chaos.models[i];
         const struct coordinator_chunk *chunk = chunk_in(coordinator_session_any(sessions(), m->id), &flip);
-        if (chunk && counts_at(chunk, flip.worker) && m->dead[flip.worker][flip.index] == flip.chunk)
-            m->dead[flip.worker][flip.index] = 0;
+        if (chunk && counts_at(chunk, flip.worker))
+            chaos_not_lost(&m->dead[flip.worker][flip.index], flip.chunk);
     }
 }
 
@@ -150,7 +150,7 @@ static void copy_dies(const struct flip *flip)
         struct model *m = &chaos.models[i];
         if (!chunk_in(coordinator_session_any(sessions(), m->id), flip))
             continue;
-        m->dead[flip->worker][flip->index] = flip->chunk;
+        m->dead[flip->worker][flip->index].counted = flip->chunk;
         m->lossy = m->lossy || chaos.replicas == 1;
     }
     chaos.kills++; // forks that are under way do not know

@@ -144,6 +144,17 @@ static bool is_written(const struct model *m, uint64_t first)
     return any;
 }
 
+bool chaos_is_lost(const struct lost *lost, uint64_t chunk)
+{
+    return lost->counted == chunk || lost->prepared == chunk;
+}
+
+void chaos_not_lost(struct lost *lost, uint64_t chunk)
+{
+    lost->counted *= lost->counted != chunk;
+    lost->prepared *= lost->prepared != chunk;
+}
+
 // Whether the holder has said what is left of its files, and has all that counts, as far as the coordinator can tell.
 static bool is_heard(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
                      uint32_t copy)
@@ -161,14 +172,16 @@ static bool is_dead(struct model *m, const struct coordinator_session *s,
 {
     uint32_t w = (uint32_t)(coordinator_chunk_holder(chunk, copy)->name[1] - '0');
     uint64_t at = (uint64_t)chunk->index * CHUNK_TOKENS;
-    if (chunk->index >= sizeof m->dead[w] / sizeof *m->dead[w])
+    if (chunk->index >= CHUNKS)
         return false;
-    uint64_t *dead = &m->dead[w][chunk->index], *dark = &m->dark[w][chunk->index];
-    if (*dead == chunk->id && !is_written(m, at) && sim_worker_holds(chaos.cluster->workers[w], m->id, at))
-        *dead = 0;
-    if (*dark == chunk->id && is_heard(s, chunk, copy))
-        *dark = 0;
-    return *dead == chunk->id || *dark == chunk->id || m->rotten[w][chunk->index] == chunk->id;
+    struct lost *dead = &m->dead[w][chunk->index], *dark = &m->dark[w][chunk->index];
+    if (chaos_is_lost(dead, chunk->id) && !is_written(m, at) &&
+        sim_worker_holds(chaos.cluster->workers[w], m->id, at))
+        chaos_not_lost(dead, chunk->id);
+    if (chaos_is_lost(dark, chunk->id) && is_heard(s, chunk, copy))
+        chaos_not_lost(dark, chunk->id);
+    return chaos_is_lost(dead, chunk->id) || chaos_is_lost(dark, chunk->id) ||
+           chaos_is_lost(&m->rotten[w][chunk->index], chunk->id);
 }
 
 void chaos_look_for_struck(void)
@@ -184,12 +197,11 @@ void chaos_look_for_struck(void)
             bool holds[WORKERS] = {false};
             for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++)
                 holds[coordinator_chunk_holder(chunk, copy)->name[1] - '0'] = true;
-            for (uint32_t w = 0; w < chaos.n_workers && chunk->index < sizeof m->dead[w] / sizeof *m->dead[w];
-                 w++)
+            for (uint32_t w = 0; w < chaos.n_workers && chunk->index < CHUNKS; w++)
                 if (!holds[w]) {
-                    m->dead[w][chunk->index] *= m->dead[w][chunk->index] != chunk->id;
-                    m->dark[w][chunk->index] *= m->dark[w][chunk->index] != chunk->id;
-                    m->rotten[w][chunk->index] *= m->rotten[w][chunk->index] != chunk->id;
+                    chaos_not_lost(&m->dead[w][chunk->index], chunk->id);
+                    chaos_not_lost(&m->dark[w][chunk->index], chunk->id);
+                    chaos_not_lost(&m->rotten[w][chunk->index], chunk->id);
                 }
         }
     }
