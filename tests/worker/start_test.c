@@ -63,7 +63,8 @@ static void get(struct sim_files *directory, const char *name, struct text *out)
     const struct sim_file *file = sim_files_find(directory, name);
     assert_non_null(file);
     out->len = file->len;
-    memcpy(out->bytes, file->bytes, file->len);
+    if (file->len)
+        memcpy(out->bytes, file->bytes, file->len);
 }
 
 static void put(struct sim_files *directory, const char *name, const uint8_t *bytes, size_t len)

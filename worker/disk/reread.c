@@ -8,6 +8,7 @@
 #include "worker/chunk.h"
 #include "worker/cold.h"
 #include "worker/disk/fetch.h"
+#include "worker/disk/queue.h"
 #include "worker/disk/state.h"
 
 struct worker_reread {
@@ -17,6 +18,7 @@ struct worker_reread {
     struct worker_disk *disk;
     uint64_t chunk, first, seal;
     uint64_t serial; // of the file
+    bool unsure;     // when it began the file had perhaps not all that was asked for (queue.h)
     struct worker_image image;
     bool right;          // the image is what it should be
     uint32_t layer, row; // that is written next
@@ -77,6 +79,7 @@ struct worker_reread *worker_disk_reread(struct worker_disk *disk, const struct 
                                 .first = chunk->first,
                                 .seal = seal,
                                 .serial = chunk->keep.serial,
+                                .unsure = disk->queue && !worker_queue_idle(disk->queue),
                                 .ended = ended,
                                 .arg = arg};
     r->job = (struct worker_disk_job){.run = reread_run, .arg = r, .loop = disk->loop, .ended = reread_ended};
@@ -125,7 +128,8 @@ enum worker_reread_result worker_reread_write(struct worker_reread *r, struct wo
         if (r->row < chunk->shape->chunk_tokens)
             return WORKER_REREAD_MORE;
     }
-    if (chunk->keep.serial != r->serial) // another file was made meanwhile, of the memory as it was
+    if (chunk->keep.serial != r->serial ||
+        r->unsure) // another file may have been made since, of the memory as it was
         worker_disk_later(r->disk, chunk);
     return WORKER_REREAD_DONE;
 }
