@@ -48,7 +48,7 @@
 #define STALL_NS       (100 * COMMON_NS_PER_MS) // without work: a loop may be so late when it is busy
 #define TELL_NS        (1 * COMMON_NS_PER_S)    // between two lines about why it cannot join
 #define TELL_AGAIN_NS  (30 * COMMON_NS_PER_S)   // the same reason
-#define SPARE_AFTER    2                        // calls in a row that were not answered
+#define SPARE_AFTER    2                        // heartbeats in a row that were not answered; or one Register
 
 enum membership_state {
     MEMBERSHIP_AWAY,
@@ -508,7 +508,9 @@ static bool spare_instead(struct worker_membership *m, const struct proto_reply 
         spare_take(m);
         return true;
     }
-    if (++m->unanswered >= SPARE_AFTER && !spare->channel)
+    m->unanswered++;
+    // A Register has more time than several heartbeats, and this worker is of no use while it waits.
+    if ((m->unanswered >= SPARE_AFTER || m->state == MEMBERSHIP_ASKING) && !spare->channel)
         (void)leg_open(spare, NULL); // without memory: at the next one
     return false;
 }

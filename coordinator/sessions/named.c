@@ -158,7 +158,9 @@ bool coordinator_session_name_rows(struct coordinator_session *s, const struct c
     bool ok = true;
     for (uint32_t l = 0; l < s->spec->layers; l++) {
         uint32_t rows = l < chunk->n_layer_rows ? chunk->layer_rows[l] : 0;
-        rows = rows < ct ? rows : ct;
+        // Forgotten rows were acknowledged: they count, though a holder that shares the chunk with a session that has not
+        // forgotten them may wait for them, or have missed the floor.
+        rows = rows < ct && !coordinator_session_given_back(s, l, of->index) ? rows : ct;
         while (u < held->n_unconfirmed && held->unconfirmed[u]->layer < l)
             u++;
         const Banyan__Pb__Unconfirmed *unconfirmed =

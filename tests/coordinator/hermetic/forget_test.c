@@ -282,6 +282,30 @@ static void holders_hear_of_it_in_the_end(void **state)
     }
 }
 
+// A holder shares a chunk with a session that has not forgotten its rows, and waits for these (pull.h): it says that none is
+// there. What this session has forgotten was acknowledged all the same, and so is what comes after it.
+static void forgotten_rows_that_others_wait_for_count_after_a_restart(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = forgetful(cluster, 1);
+    append(cluster, session, 0, 0, 96);
+    sim_advance(COMMON_NS_PER_S);
+    struct worker *worker = cluster->workers[0]->worker;
+    struct worker_chunk *chunk =
+        ((struct worker_session *)worker_map_get(&worker->sessions, session))->chunks[1].chunk;
+    assert_true(worker_chunk_forgotten(chunk, 0));
+    worker_store_recall(chunk, 0); // as the layout of the other session does
+    assert_int_equal(worker_chunk_ready(chunk, 0), 0);
+    sim_coordinator_kill(cluster);
+    restart(cluster);
+    assert_true(sim_wait_active(cluster, 1));
+    sim_advance(COMMON_NS_PER_S);
+    assert_int_equal(length_of(cluster, session), 96);
+    worker_store_forgo(worker->store, chunk, 0);
+    sim_cluster_free(cluster);
+}
+
 int hermetic_forget(void)
 {
     const struct CMUnitTest tests[] = {
@@ -293,6 +317,7 @@ int hermetic_forget(void)
         cmocka_unit_test(truncates_and_forks_go_back_to_the_floor),
         cmocka_unit_test(a_commit_that_comes_again),
         cmocka_unit_test(holders_hear_of_it_in_the_end),
+        cmocka_unit_test(forgotten_rows_that_others_wait_for_count_after_a_restart),
     };
     return cmocka_run_group_tests_name("forget", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frames: what a plan has under way, and who waits behind it.
+#include "coordinator/cluster/membership.h"
 #include "coordinator/steps/frame.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "worker/state.h"
@@ -448,6 +449,32 @@ static void a_worker_leaves_a_link_that_swallows(void **state)
     }
 }
 
+// The same where the link passes nothing on before its first call, the Register, is answered: the next one is the last that
+// it is given. Where the worker is not heard, the coordinator says after 4 s that it could not reach it, before that.
+static void a_worker_that_registers_leaves_a_link_that_swallows(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        struct sim_cluster *cluster =
+            sim_cluster_new(&(struct sim_cluster_options){.workers = 2, .later = 1});
+        sim_cluster_start(cluster);
+        struct sim_worker *late = cluster->workers[1];
+        const struct coordinator_worker *w;
+        sim_worker_start(late);
+        do {
+            sim_advance(10 * COMMON_NS_PER_US);
+            w = coordinator_worker_find(&cluster->coordinator->cluster, late->name);
+        } while (!w || !w->registering);
+        const struct common_loop *sides[2] = {late->loop, cluster->loop};
+        sim_net_swallow_links(sides[way], sides[1 - way]);
+        sim_advance((way ? 11 : 15) * COMMON_NS_PER_S); // two Registers, of 5 s each
+        state_is(cluster, late, "active");
+        sim_advance(5 * COMMON_NS_PER_S);
+        state_is(cluster, late, "active");
+        sim_cluster_free(cluster);
+    }
+}
+
 // A coordinator that is stopped answers on no link: the first is kept, and nobody registers again.
 static void a_worker_keeps_its_link_to_a_coordinator_that_is_stopped(void **state)
 {
@@ -500,6 +527,7 @@ int hermetic_frames(void)
         cmocka_unit_test(a_worker_that_cannot_be_called_is_lost),
         cmocka_unit_test(a_worker_whose_links_swallow_comes_back),
         cmocka_unit_test(a_worker_leaves_a_link_that_swallows),
+        cmocka_unit_test(a_worker_that_registers_leaves_a_link_that_swallows),
         cmocka_unit_test(a_worker_keeps_its_link_to_a_coordinator_that_is_stopped),
         cmocka_unit_test(a_client_leaves_a_link_that_swallows),
     };
