@@ -477,7 +477,7 @@ static void answer_tenant(const struct coordinator *c, struct proto_request *req
     char *endpoints[PROTO_LISTEN_MAX];
     const char *endpoint;
     while (m.n_endpoints < PROTO_LISTEN_MAX &&
-           (endpoint = coordinator_endpoint(c, (uint32_t)m.n_endpoints)) != NULL)
+           (endpoint = proto_server_endpoint(c->server, (uint32_t)m.n_endpoints)) != NULL)
         endpoints[m.n_endpoints++] = (char *)endpoint;
     m.version = BANYAN_VERSION;
     m.cluster = (char *)c->core.options.cluster;
@@ -549,7 +549,7 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     char *endpoints[PROTO_LISTEN_MAX];
     const char *endpoint;
     while (m.n_endpoints < PROTO_LISTEN_MAX &&
-           (endpoint = coordinator_endpoint(c, (uint32_t)m.n_endpoints)) != NULL)
+           (endpoint = proto_server_endpoint(c->server, (uint32_t)m.n_endpoints)) != NULL)
         endpoints[m.n_endpoints++] = (char *)endpoint;
     m.endpoints = endpoints;
     m.needs_token = coordinator_wants_token(c);
