@@ -10,7 +10,7 @@ Usage: tests/run.sh [--asan | --tsan | --ci] [--all] [--no-install] [-j N]
 Without options: the release build and its tests.
   --asan   build and test with the address and undefined-behaviour sanitizers
   --tsan   build with the thread sanitizer; run the tests labelled "threads"
-  --ci     what CI runs: checks of format, includes, circles, links and code; three builds; some failpoints in a
+  --ci     what CI runs: checks of format, includes, circles, words, links and code; three builds; some failpoints in a
            build that has them, and what is kept of each fuzz target; then each test once, with the address
            sanitizer where that build has it, and those labelled "optimised" or "threads" in the release build or
            with the thread sanitizer as well. It draws nothing at random: what is new is run by tests/explore
@@ -261,6 +261,7 @@ ci)
     stage "format" check_format
     stage "includes" tests/tools/check_includes.py
     stage "circles" tests/tools/check_circles.py
+    stage "words" tests/tools/check_words.py
     stage "links" tests/tools/check_links.py
     stage "cppcheck" check_code
     neon
