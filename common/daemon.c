@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/block.h"
 #include "common/clock.h"
 #include "common/complete.h"
 #include "common/log.h"
@@ -291,11 +292,16 @@ enum common_daemon_exit common_daemon_refuse(const char *program, enum common_co
 
 enum { SIGNALS = 3 };
 
+#define CLEAN_BYTES ((size_t)2 << 20)
+#define CLEAN_NS    (2 * COMMON_NS_PER_MS)
+
 struct common_signals {
     common_loop_fn leave, reload;
     void *arg;
     struct event *events[SIGNALS];
-    struct common_timer *sweep; // of the log: for what nothing comes behind
+    struct common_timer
+        *sweep; // of the log: for what nothing comes behind; and of blocks that wait to be wiped
+    struct common_timer *clean; // there are more of these
 };
 
 static void on_signal(evutil_socket_t number, short what, void *arg)
@@ -312,10 +318,22 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     }
 }
 
+// A little at a time: steps wait.
+static void clean_blocks(struct common_signals *signals, bool age)
+{
+    if (common_block_clean(CLEAN_BYTES, age))
+        common_timer_start(signals->clean, CLEAN_NS, false);
+}
+
+static void on_clean(void *arg)
+{
+    clean_blocks(arg, false);
+}
+
 static void on_sweep(void *arg)
 {
-    (void)arg;
     common_log_sweep();
+    clean_blocks(arg, true);
 }
 
 enum common_code common_signals_new(struct common_loop *loop, common_loop_fn leave, common_loop_fn reload,
@@ -336,7 +354,8 @@ enum common_code common_signals_new(struct common_loop *loop, common_loop_fn lea
             return COMMON_RESOURCE_EXHAUSTED;
         }
     }
-    if (common_timer_new(loop, on_sweep, NULL, &signals->sweep) != COMMON_OK) {
+    if (common_timer_new(loop, on_sweep, signals, &signals->sweep) != COMMON_OK ||
+        common_timer_new(loop, on_clean, signals, &signals->clean) != COMMON_OK) {
         common_signals_free(signals);
         return COMMON_RESOURCE_EXHAUSTED;
     }
@@ -353,6 +372,7 @@ void common_signals_free(struct common_signals *signals)
         if (signals->events[i])
             event_free(signals->events[i]);
     common_timer_free(signals->sweep);
+    common_timer_free(signals->clean);
     common_log_sweep();
     free(signals);
 }

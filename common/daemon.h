@@ -250,7 +250,8 @@ enum common_code common_daemon_trace(const struct common_daemon *daemon, struct 
 void common_daemon_retrace(const struct common_daemon *fresh, struct common_tracer *tracer);
 
 // SIGTERM and SIGINT on the loop's thread, with a line in the log; SIGHUP, too: `reload`, where it is not NULL.
-// SIGPIPE is ignored from here on. Free before the loop. RESOURCE_EXHAUSTED.
+// SIGPIPE is ignored from here on. What waits in lines for the log is swept, and what waits to be wiped among blocks
+// (common/block.h). Free before the loop. RESOURCE_EXHAUSTED.
 struct common_signals;
 enum common_code common_signals_new(struct common_loop *loop, common_loop_fn leave, common_loop_fn reload,
                                     void *arg, struct common_signals **out);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/block.h"
 #include "common/clock.h"
 #include "common/hash.h"
 #include "coordinator/cluster/cluster.h"
@@ -288,6 +289,7 @@ void coordinator_session_destroy(struct coordinator_session *s)
 {
     struct coordinator_sessions *sessions = s->sessions;
     coordinator_session_set_state(s, COORDINATOR_SESSION_GONE);
+    common_block_hand_over(); // appended rows and answers went through here
     coordinator_repairs_session_gone(s);
     coordinator_moves_session_gone(s);
     coordinator_returned_session_gone(s);
