@@ -4,11 +4,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -163,9 +166,13 @@ def test_sessions_closed_under_calls(client, rng):
     assert sum(isinstance(r, list) for r in results) == 4
 
 
-def run_python(cluster, text):
+def python_words(cluster, text):
     program = "import sys, os, threading, time, numpy as np, banyan\nclient = banyan.Client(sys.argv[1])\n" + textwrap.dedent(text)
-    return subprocess.run([sys.executable, "-c", program, cluster.endpoint], capture_output=True, text=True, timeout=60)
+    return [sys.executable, "-c", program, cluster.endpoint]
+
+
+def run_python(cluster, text):
+    return subprocess.run(python_words(cluster, text), capture_output=True, text=True, timeout=60)
 
 
 def test_interpreter_exit_with_calls_under_way(cluster):
@@ -186,6 +193,48 @@ def test_interpreter_exit_with_calls_under_way(cluster):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "leaving\n"
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_daemons_end_with_an_interpreter_that_is_killed(cluster, how):
+    """Whichever thread started them, and though a process that was forked from it lives on."""
+    program = """
+        own = []
+        thread = threading.Thread(target=lambda: own.append(banyan.local_cluster(2, memory="16M")))
+        thread.start()
+        thread.join()
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+        print(own[0].folder, child, *(own[0].pid(name) for name in ("coordinator", "worker-0", "worker-1")), flush=True)
+        time.sleep(600)
+    """
+    process = subprocess.Popen(python_words(cluster, program), stdout=subprocess.PIPE, text=True)
+    folder, *pids = process.stdout.readline().split()
+    child, *daemons = map(int, pids)
+    try:
+        assert all(map(lives, daemons))
+        process.send_signal(how)
+        assert process.wait(60) == -how
+        end = time.monotonic() + 60
+        while any(map(lives, daemons)):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert lives(child)
+    finally:
+        for pid in (child, *daemons):
+            if lives(pid):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+        shutil.rmtree(folder)
+
+
+def lives(pid):
+    """Whether there is such a process, one that nobody has waited for yet aside."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_forked_process_is_told(cluster):
