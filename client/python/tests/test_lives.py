@@ -237,6 +237,20 @@ def lives(pid):
         return False
 
 
+def test_a_session_that_the_garbage_collector_ends_while_cffi_holds_its_lock(cluster):
+    done = run_python(
+        cluster,
+        """
+        from banyan._abi import ffi
+        session = client.create(banyan.Spec(layers=1, q_heads=4, kv_heads=2, k_dim=32))
+        with ffi._lock:  # as in the first ffi.new() of a type
+            del session
+        print("gone")
+        """,
+    )
+    assert done.stdout == "gone\n", done.stderr
+
+
 def test_a_forked_process_is_told(cluster):
     done = run_python(
         cluster,
