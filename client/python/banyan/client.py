@@ -26,6 +26,7 @@ from .spec import Spec
 
 _LOOK = 0.2  # seconds between two looks at a worker that is drained
 _EVENTS_WAIT = 30.0  # seconds of one call that waits for events
+_LAST_CALL_S = 10.0  # that close() waits for calls which shutdown has ended already
 _EMPTY_LOOKS = 10  # sessions let go of a worker soon after its last chunk has gone
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -126,8 +127,10 @@ class Client:
             return
         self._forget_loops()
         lib.banyan_shutdown(self._c)
-        over.wait()  # a thread may have entered, and be about to call the library
-        lib.banyan_disconnect(self._c)
+        # A thread may have entered, and be about to call the library. One that Ctrl-C has taken out of leave() never leaves:
+        # then the library's client, which is shut down, stays until the process ends.
+        if over.wait(_LAST_CALL_S):
+            lib.banyan_disconnect(self._c)
         with self._lock:
             waiting, self._waiting = list(self._waiting.values()), {}
         for call, future, loop in waiting:

@@ -19,7 +19,9 @@ from reference import attend
 from sessions import SPEC, context, filled, queries
 
 import banyan
+import banyan.client
 from banyan import Item
+from banyan.guard import Guard
 
 
 def test_asyncio(client, rng):
@@ -249,6 +251,68 @@ def test_a_session_that_the_garbage_collector_ends_while_cffi_holds_its_lock(clu
         """,
     )
     assert done.stdout == "gone\n", done.stderr
+
+
+def test_a_guard_is_entered_again_by_the_thread_that_holds_it():
+    """As the garbage collector does it, which may run in the middle of enter() and end a session there."""
+    guard, ends = Guard("thing"), []
+
+    class Collecting:
+        def __init__(self, lock):
+            self.lock = lock
+
+        def __enter__(self):
+            self.lock.__enter__()
+            guard._lock = self.lock  # once
+            guard.enter()
+            guard.leave()
+            guard.close(lambda: ends.append("closed"))
+
+        def __exit__(self, *error):
+            return self.lock.__exit__(*error)
+
+    def work():
+        guard._lock = Collecting(guard._lock)
+        with pytest.raises(banyan.Closed, match="was closed"):
+            guard.enter()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert ends == ["closed"]
+
+
+def test_an_interrupt_inside_a_guard_counts_nothing():
+    guard, ends = Guard("thing"), []
+
+    class Interrupted:
+        def __init__(self, lock):
+            self.lock = lock
+
+        def __enter__(self):
+            self.lock.__enter__()
+
+        def __exit__(self, *error):
+            self.lock.__exit__(*error)
+            guard._lock = self.lock  # once
+            raise KeyboardInterrupt
+
+    guard._lock = Interrupted(guard._lock)
+    with pytest.raises(KeyboardInterrupt):
+        guard.enter()
+    assert guard.close(lambda: ends.append("closed"))
+    assert ends == ["closed"]
+
+
+def test_close_does_not_wait_for_ever_for_a_call_that_never_leaves(cluster, monkeypatch):
+    monkeypatch.setattr(banyan.client, "_LAST_CALL_S", 0.1)
+    client = cluster.connect()
+    client._guard.enter()  # and Ctrl-C comes where leave() would begin
+    closing = threading.Thread(target=client.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive() and client.closed
 
 
 def test_a_forked_process_is_told(cluster):
