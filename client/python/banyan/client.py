@@ -10,6 +10,7 @@ import math
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -160,6 +161,8 @@ class Client:
     def create(self, spec: Spec, name: str | None = None, *, floor: int = 0) -> Session:
         """A new session, empty. name: unique in the cluster; None: none.
 
+        Warns where the cluster has fewer workers than Spec.replicas: each part has as many copies as there are workers then.
+
         floor: of a session with Spec.forget that is to begin as if it had forgotten all that no row at or past it sees.
         Of each layer the rows below SessionInfo.layer_forgotten count, and are refused; what is attached from there on is all
         that it has.
@@ -168,7 +171,20 @@ class Client:
         out = ffi.new("banyan_session **")
         self.call(lib.banyan_session_create_at, self._c, c, _name(name), floor, out)
         del keep
-        return Session(self, out[0])
+        session = Session(self, out[0])
+        if spec.replicas > 1:
+            self._warn_of_few_workers(spec.replicas)
+        return session
+
+    def _warn_of_few_workers(self, replicas: int) -> None:
+        """Not an error: more workers may come, and then get their copies."""
+        try:
+            workers = [w for w in self.cluster().workers if w.state in ("active", "suspect") and not w.draining]
+        except BanyanError:
+            return
+        if 0 < len(workers) < replicas:  # none: this client's token does not see them
+            there = "1 worker, so one copy" if len(workers) == 1 else f"{len(workers)} workers, so {len(workers)} copies"
+            warnings.warn(f"replicas={replicas}: the cluster has {there} of each part until more workers join", stacklevel=3)
 
     def open(self, session: int | str) -> Session:
         """The session with this id or name."""
