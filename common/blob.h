@@ -14,12 +14,13 @@ struct common_blob {
     uint8_t *data; // 64-byte aligned, owned
     size_t len;    // bytes in use, <= cap
     size_t cap;
-    size_t block;  // bytes of common/block.h that all of this lies in; 0: of malloc
     unsigned refs; // atomic; use the functions
 };
 
-// One reference, len = len. NULL when memory is short. Contents are not cleared.
+// One reference, len = len. NULL when memory is short. Contents are not cleared; of a small blob they are when it ends, of others
+// when they change hands: `owner`, and why, in common/block.h. common_blob_new: COMMON_BLOCK_DAEMONS.
 struct common_blob *common_blob_new(size_t len);
+struct common_blob *common_blob_new_of(size_t len, uint64_t owner);
 struct common_blob *common_blob_ref(struct common_blob *blob); // returns blob; NULL passes through
 void common_blob_unref(struct common_blob *blob);              // NULL is allowed
 

@@ -2,86 +2,256 @@
 #include "common/block.h"
 
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { KEPT_MAX = 64 };
+#define SMALLEST   ((size_t)1 << 10)
+#define MAPPED     ((size_t)64 << 10)      // from this size on blocks are mapped
+#define LARGEST    (COMMON_BLOCK_KEEP / 4) // larger ones are not kept: one giant would drive out all others
+#define LOOKED_AT  16                      // kept blocks of a class, for one of the same owner
+#define PAGE       ((size_t)4096)
+#define SMALL_BITS 10
+#define BIG_BITS   24
 
+enum { CLASSES = (BIG_BITS - SMALL_BITS) * 4 + 1, UNKEPT = CLASSES };
+_Static_assert(SMALLEST == (size_t)1 << SMALL_BITS && LARGEST == (size_t)1 << BIG_BITS, "the classes' ends");
+
+// In front of what is handed out.
 struct block {
-    void *mem;
-    size_t cap;
+    struct block *fore, *aft;      // kept: of its class, the one given back last first
+    struct block *younger, *older; // kept: of all
+    size_t size;                   // with this
+    size_t soiled;                 // bytes behind this that may hold something
+    uint64_t owner;                // of what they hold
+    uint32_t era;                  // what was over when it was handed out
+    uint16_t class;
+    uint16_t age; // kept: the period in which it was given back
 };
+_Static_assert(sizeof(struct block) == COMMON_BLOCK_ALIGN, "what is handed out is aligned");
 
 static struct {
     pthread_mutex_t lock;
-    struct block kept[KEPT_MAX]; // the one given back first comes first
-    unsigned n;
+    struct block *first[CLASSES];
+    struct block *youngest, *oldest;
     size_t bytes;
+    uint16_t age;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static struct block pool_remove(unsigned i)
+static atomic_uint era; // of hand-overs
+static atomic_uint_least64_t owners;
+
+// The address sanitizer knows malloc's blocks alone; and tests that refuse memory count what is asked for.
+#if defined(__SANITIZE_ADDRESS__) || defined(COMMON_BLOCK_UNKEPT)
+#define KEEPS false
+#else
+#define KEEPS true
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(memory, bytes)   ((void)(memory), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(memory, bytes) ((void)(memory), (void)(bytes))
+#endif
+
+uint64_t common_block_owner(void)
 {
-    struct block block = pool.kept[i];
-    pool.n--;
-    pool.bytes -= block.cap;
-    memmove(pool.kept + i, pool.kept + i + 1, (pool.n - i) * sizeof *pool.kept);
-    return block;
+    return atomic_fetch_add_explicit(&owners, 1, memory_order_relaxed) + 1;
 }
 
-// The smallest that fits and wastes no more than a quarter; the latest of those, whose pages are in a cache.
-static struct block pool_find(size_t bytes)
+void common_block_hand_over(void)
 {
-    unsigned best = KEPT_MAX;
-    for (unsigned i = 0; i < pool.n; i++) {
-        size_t cap = pool.kept[i].cap;
-        if (cap >= bytes && cap - bytes <= bytes / 4 && (best == KEPT_MAX || cap <= pool.kept[best].cap))
-            best = i;
+    atomic_fetch_add_explicit(&era, 1, memory_order_relaxed);
+}
+
+// ---- sizes --------------------------------------------------------------------------------------
+
+// The class that holds `bytes`, and its size:   1024 | 1280 1536 1792 2048 | 2560 3072 3584 4096 | ...
+static uint16_t class_of(size_t bytes, size_t *size)
+{
+    if (bytes <= SMALLEST) {
+        *size = SMALLEST;
+        return 0;
     }
-    return best < KEPT_MAX ? pool_remove(best) : (struct block){0};
-}
-
-void *common_block_take(size_t bytes, size_t *cap)
-{
-    if (bytes > PTRDIFF_MAX - COMMON_BLOCK_MIN)
-        return NULL;
-    pthread_mutex_lock(&pool.lock);
-    struct block block = pool_find(bytes);
-    pthread_mutex_unlock(&pool.lock);
-    if (!block.mem) {
-        block.cap = (bytes + COMMON_BLOCK_MIN - 1) / COMMON_BLOCK_MIN * COMMON_BLOCK_MIN;
-        // cppcheck-suppress invalidFunctionArg ; no file: -1
-        block.mem = mmap(NULL, block.cap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (block.mem == MAP_FAILED)
-            return NULL;                              // cppcheck-suppress memleak ; there is none
-        madvise(block.mem, block.cap, MADV_DONTDUMP); // what goes over links is somebody's data
+    if (bytes > LARGEST) {
+        *size = (bytes + PAGE - 1) / PAGE * PAGE;
+        return UNKEPT;
     }
-    *cap = block.cap;
-    return block.mem;
+    unsigned bits = 63 - (unsigned)__builtin_clzll(bytes - 1); // 2^bits < bytes <= 2^(bits + 1)
+    size_t quarter = (size_t)1 << (bits - 2), nth = (bytes - 1 - ((size_t)1 << bits)) / quarter;
+    *size = ((size_t)1 << bits) + (nth + 1) * quarter;
+    return (uint16_t)((bits - SMALL_BITS) * 4 + nth + 1);
 }
 
-void common_block_give(void *mem, size_t cap)
+// ---- lists --------------------------------------------------------------------------------------
+
+static void unlist(struct block *block)
 {
-    if (mem && cap <= COMMON_BLOCK_KEEP / 4) // it is kept, for somebody else
-        memset(mem, 0, cap);
-    while (mem) { // this one, or those that have to go for it
-        struct block gone = {mem, cap};
-        pthread_mutex_lock(&pool.lock);
-        if (cap <= COMMON_BLOCK_KEEP / 4) { // one giant would drive out all others
-            if (pool.n < KEPT_MAX && pool.bytes + cap <= COMMON_BLOCK_KEEP) {
-                pool.kept[pool.n++] = gone;
-                pool.bytes += cap;
-                gone.mem = NULL;
-            } else {
-                gone = pool_remove(0);
-            }
+    *(block->fore ? &block->fore->aft : &pool.first[block->class]) = block->aft;
+    if (block->aft)
+        block->aft->fore = block->fore;
+    *(block->younger ? &block->younger->older : &pool.youngest) = block->older;
+    *(block->older ? &block->older->younger : &pool.oldest) = block->younger;
+    pool.bytes -= block->size;
+}
+
+static void list(struct block *block)
+{
+    block->fore = NULL;
+    block->aft = pool.first[block->class];
+    if (block->aft)
+        block->aft->fore = block;
+    pool.first[block->class] = block;
+    block->younger = NULL;
+    block->older = pool.youngest;
+    *(pool.youngest ? &pool.youngest->younger : &pool.oldest) = block;
+    pool.youngest = block;
+    pool.bytes += block->size;
+}
+
+// ---- wiping -------------------------------------------------------------------------------------
+
+static void wipe(struct block *block)
+{
+    memset(block + 1, 0, block->soiled);
+    block->soiled = 0;
+}
+
+static bool is_over(const struct block *block)
+{
+    return block->era != atomic_load_explicit(&era, memory_order_relaxed);
+}
+
+// Gives it back to the system.
+static void release(struct block *block)
+{
+    if (block->size >= MAPPED) {
+        munmap(block, block->size);
+    } else {
+        wipe(block);
+        free(block);
+    }
+}
+
+// ---- taking and giving --------------------------------------------------------------------------
+
+// Best the one whose pages are in a cache: of the same owner, or clean; else whatever there is of its size, because it is wiped
+// in less time than fresh pages take.
+static struct block *find(uint16_t class, uint64_t owner)
+{
+    struct block *best = NULL, *block = pool.first[class];
+    for (unsigned n = 0; block && n < LOOKED_AT; block = block->aft, n++) {
+        if (block->owner == owner && !is_over(block)) {
+            best = block;
+            break;
         }
-        pthread_mutex_unlock(&pool.lock);
-        if (!gone.mem)
-            return;
-        munmap(gone.mem, gone.cap);
-        if (gone.mem == mem)
-            return;
+        if (!best || (best->soiled > 0 && block->soiled == 0))
+            best = block;
     }
+    if (best)
+        unlist(best);
+    return best;
+}
+
+static struct block *map(size_t size)
+{
+    // cppcheck-suppress invalidFunctionArg ; no file: -1
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return NULL;                      // cppcheck-suppress memleak ; there is none
+    madvise(memory, size, MADV_DONTDUMP); // what goes over links is somebody's data
+    return memory;
+}
+
+void *common_block_take(size_t bytes, uint64_t owner)
+{
+    size_t size;
+    if (bytes > PTRDIFF_MAX - sizeof(struct block) - PAGE)
+        return NULL;
+    uint16_t class = class_of(bytes + sizeof(struct block), &size);
+    struct block *block = NULL;
+    if (KEEPS && class < UNKEPT) {
+        pthread_mutex_lock(&pool.lock);
+        block = find(class, owner);
+        pthread_mutex_unlock(&pool.lock);
+    }
+    if (block && block->soiled > 0 && (block->owner != owner || is_over(block)))
+        wipe(block);
+    if (!block) {
+        block = KEEPS && size >= MAPPED ? map(size) : aligned_alloc(COMMON_BLOCK_ALIGN, size);
+        if (!block)
+            return NULL;
+        block->size = size;
+        block->class = class;
+        block->soiled = 0;
+    }
+    block->owner = owner;
+    block->era = atomic_load_explicit(&era, memory_order_relaxed);
+    block->soiled = bytes > block->soiled ? bytes : block->soiled;
+    ASAN_POISON_MEMORY_REGION((uint8_t *)(block + 1) + bytes, size - sizeof *block - bytes);
+    return block + 1;
+}
+
+void *common_block_zeros(size_t bytes)
+{
+    void *memory = common_block_take(bytes, COMMON_BLOCK_DAEMONS);
+    return memory ? memset(memory, 0, bytes) : NULL;
+}
+
+void common_block_give(void *memory)
+{
+    if (!memory)
+        return;
+    struct block *block = (struct block *)memory - 1, *gone = NULL;
+    ASAN_UNPOISON_MEMORY_REGION(memory, block->size - sizeof *block);
+    if (!KEEPS) {
+        free(block);
+        return;
+    }
+    if (block->class == UNKEPT) {
+        release(block);
+        return;
+    }
+    pthread_mutex_lock(&pool.lock);
+    block->age = pool.age;
+    list(block);
+    while (pool.bytes > COMMON_BLOCK_KEEP) {
+        struct block *oldest = pool.oldest;
+        unlist(oldest);
+        oldest->aft = gone;
+        gone = oldest;
+    }
+    pthread_mutex_unlock(&pool.lock);
+    while (gone) {
+        struct block *next = gone->aft;
+        release(gone);
+        gone = next;
+    }
+}
+
+// ---- cleaning -----------------------------------------------------------------------------------
+
+static bool is_due(const struct block *block)
+{
+    return block->soiled > 0 && (is_over(block) || (uint16_t)(pool.age - block->age) > 1);
+}
+
+bool common_block_clean(size_t most, bool age)
+{
+    bool more = false;
+    size_t done = 0;
+    pthread_mutex_lock(&pool.lock);
+    pool.age += age;
+    for (struct block *block = pool.oldest; block && !more; block = block->younger) {
+        if (!is_due(block))
+            continue;
+        more = done > 0 && done + block->soiled > most;
+        if (more)
+            break;
+        done += block->soiled;
+        wipe(block); // under the lock: a wipe takes less time than it takes to miss the block
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return more;
 }

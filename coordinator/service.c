@@ -18,6 +18,7 @@
 #include "coordinator/sessions/account.h"
 #include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/keys.h"
+#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
@@ -532,10 +533,10 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.uptime_ns = now - c->core.started_ns;
     m.sessions = c->sessions.n;
     m.thin_chunks = coordinator_sessions_thin(&c->sessions);
-    m.moves = c->sessions.moves.n;
-    m.moved_chunks = c->sessions.moves.chunks;
-    m.moved_bytes = c->sessions.moves.bytes;
-    m.wished_chunks = c->sessions.moves.n_wishes;
+    m.moves = c->sessions.moves->n;
+    m.moved_chunks = c->sessions.moves->chunks;
+    m.moved_bytes = c->sessions.moves->bytes;
+    m.wished_chunks = c->sessions.moves->n_wishes;
     m.steps = c->steps.count_steps;
     m.frames = c->steps.count_frames;
     m.audit_every = c->core.options.audit;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/block.h"
 #include "proto/wire.h"
 
 // ---- methods --------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ static void *arena_alloc(void *data, size_t size)
     size_t rounded = (size + 15) & ~(size_t)15;
     if (rounded > (size_t)(arena->end - arena->at)) {
         size_t cap = rounded < 16 * 1024 ? 16 * 1024 : rounded;
-        struct proto_arena_block *block = malloc(sizeof *block + cap);
+        struct proto_arena_block *block = common_block_take(sizeof *block + cap, COMMON_BLOCK_DAEMONS);
         if (!block) {
             arena->out_of_memory = true;
             return NULL;
@@ -136,7 +137,7 @@ void proto_arena_fini(struct proto_arena *arena)
 {
     for (struct proto_arena_block *block = arena->blocks, *next; block; block = next) {
         next = block->next;
-        free(block);
+        common_block_give(block);
     }
     proto_arena_init(arena);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/block.h"
 #include "common/hash.h"
 #include "proto/wire.h"
 
@@ -355,7 +356,8 @@ enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct 
 struct proto_gather *proto_gather_keep(const struct proto_gather *gather)
 {
     size_t head = gather->iov[0].iov_len;
-    struct proto_gather *kept = malloc(sizeof *kept + gather->n * sizeof *gather->iov + head);
+    struct proto_gather *kept =
+        common_block_take(sizeof *kept + gather->n * sizeof *gather->iov + head, COMMON_BLOCK_DAEMONS);
     if (!kept)
         return NULL;
     struct iovec *iov = (struct iovec *)(void *)(kept + 1);
@@ -364,6 +366,11 @@ struct proto_gather *proto_gather_keep(const struct proto_gather *gather)
     *kept = *gather;
     kept->iov = iov;
     return kept;
+}
+
+void proto_gather_free(struct proto_gather *kept)
+{
+    common_block_give(kept);
 }
 
 void proto_gather_set_remaining(struct proto_gather *gather, uint64_t remaining_ns)

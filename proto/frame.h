@@ -89,9 +89,9 @@ struct proto_gather {
                          // there
 };
 
-// A copy that outlives the scratch: head copied, the rest still borrowed. One allocation, freed with free.
-// NULL: out of memory.
+// A copy that outlives the scratch: head copied, the rest still borrowed. NULL: out of memory.
 struct proto_gather *proto_gather_keep(const struct proto_gather *gather);
+void proto_gather_free(struct proto_gather *kept); // NULL is allowed
 
 // Writes another remaining time (> 0), and the checksum anew, into a frame that waited.
 void proto_gather_set_remaining(struct proto_gather *gather, uint64_t remaining_ns);

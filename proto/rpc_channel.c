@@ -277,7 +277,7 @@ static void call_finish(struct proto_channel *channel, struct proto_pending *cal
     proto_list_remove(&call->link);
     if (call->state == PROTO_CALL_SENT)
         channel->ops->forget(channel, call, tell);
-    free(call->kept);
+    proto_gather_free(call->kept);
     call_move(call, PROTO_CALL_ENDED);
     proto_reply_fn done = call->done;
     void *arg = call->arg;
@@ -485,7 +485,7 @@ void proto_channel_drain(struct proto_channel *channel)
         if (code == COMMON_OK) {
             call_move(call, PROTO_CALL_SENT);
             proto_list_push(&channel->sent, &call->link);
-            free(call->kept); // the transport has copied what it still needs of it
+            proto_gather_free(call->kept); // the transport has copied what it still needs of it
             call->kept = NULL;
             proto_keepalive_watch(channel);
         } else {

@@ -371,7 +371,7 @@ static void take_kept_away(struct proto_request *request, const Banyan__Pb__Stat
     if (status && status->code < COMMON_CODE_COUNT)
         request->server->failed[status->code]++;
     proto_done_fn sent = request->kept_sent;
-    free(request->kept);
+    proto_gather_free(request->kept);
     request->kept = NULL;
     request->kept_sent = NULL;
     if (sent)
@@ -440,7 +440,7 @@ void proto_request_release(struct proto_request *request)
     request->kept = NULL;
     request->kept_sent = NULL;
     request_leave(request, kept, sent, request->kept_sent_arg);
-    free(kept);
+    proto_gather_free(kept);
 }
 
 void proto_request_reply(struct proto_request *request, const ProtobufCMessage *body,

@@ -222,7 +222,7 @@ static void keep_rest(struct proto_sp_link *link, const uint8_t *at, size_t n)
 {
     if (n == 0 || !link->io || !proto_link_works(link->io))
         return;
-    link->rest = common_blob_new(n);
+    link->rest = common_blob_new_of(n, link->io->reader);
     link->rest_at = 0;
     if (link->rest)
         memcpy(link->rest->data, at, n);
@@ -327,6 +327,7 @@ struct proto_sp_link *proto_sp_link_new(struct proto_sp_server *sp, int fd, cons
     link->since_ns = common_clock_ns();
     snprintf(link->peer, sizeof link->peer, "%s", peer);
     proto_sp_reader_init(&link->reader);
+    link->reader.owner = link->io->reader;
     proto_list_init(&link->requests);
     proto_list_push(&sp->strangers, &link->link);
     sp->n_strangers++, sp->server->n_strangers++;

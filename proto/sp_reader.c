@@ -133,7 +133,7 @@ bool proto_sp_keep(struct proto_sp_reader *reader, size_t bytes)
 {
     assert(reader->state == PROTO_SP_ADMIT && bytes <= reader->len);
     if (bytes > 0) {
-        reader->blob = common_blob_new(bytes);
+        reader->blob = common_blob_new_of(bytes, reader->owner);
         if (!reader->blob)
             return false;
         reader->kept = bytes < reader->have ? bytes : reader->have;

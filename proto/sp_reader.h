@@ -52,6 +52,7 @@ struct proto_sp_reader {
     uint8_t small[PROTO_SP_START_MAX];
     struct common_blob *blob; // what is kept of the message; NULL: nothing
     size_t kept;
+    uint64_t owner; // of blobs (common/block.h)
 };
 
 enum proto_sp_event {

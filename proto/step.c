@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/block.h"
 #include "common/clock.h"
 #include "proto/status.h"
 
@@ -175,7 +176,8 @@ enum common_code proto_step_decode(const struct proto_message *message, uint64_t
     // One allocation: step, items, runs.
     size_t items_at = sizeof(struct proto_step),
            runs_at = items_at + from->n_items * sizeof(struct proto_step_item);
-    struct proto_step *step = malloc(runs_at + n_runs * sizeof(struct proto_append_run));
+    struct proto_step *step =
+        common_block_take(runs_at + n_runs * sizeof(struct proto_append_run), COMMON_BLOCK_DAEMONS);
     if (!step)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a step");
     bool kv = message->n_tensors == 3;
@@ -194,7 +196,7 @@ enum common_code proto_step_decode(const struct proto_message *message, uint64_t
     copy_request(from, step);
     enum common_code code = decode_items(from, step, err);
     if (code != COMMON_OK) {
-        free(step);
+        common_block_give(step);
         return code;
     }
     if (from->collective) {
@@ -209,12 +211,14 @@ void proto_step_free(struct proto_step *step)
 {
     if (!step)
         return;
-    // A step built by hand owns its arrays one by one; a decoded one is a single allocation.
-    if (step->items != (struct proto_step_item *)(void *)(step + 1)) {
-        free(step->items);
-        free(step->appends);
-    }
     common_blob_unref(step->blob);
+    // A step built by hand owns its arrays one by one; a decoded one is a single allocation.
+    if (step->items == (struct proto_step_item *)(void *)(step + 1)) {
+        common_block_give(step);
+        return;
+    }
+    free(step->items);
+    free(step->appends);
     free(step);
 }
 
@@ -245,7 +249,7 @@ static struct step_messages *messages_of(const struct proto_step *step, bool wit
     size_t bytes = sizeof(struct step_messages) +
                    step->n_items * (sizeof(Banyan__Pb__StepItem) + sizeof(void *)) +
                    step->n_appends * (sizeof(Banyan__Pb__AppendRun) + sizeof(void *));
-    struct step_messages *m = malloc(bytes);
+    struct step_messages *m = common_block_take(bytes, COMMON_BLOCK_DAEMONS);
     if (!m)
         return NULL;
     m->items = (Banyan__Pb__StepItem *)(void *)(m + 1);
@@ -344,7 +348,7 @@ enum common_code proto_step_send(struct proto_channel *channel, const struct pro
 
 free_both:
     free(call);
-    free(messages);
+    common_block_give(messages);
     return code;
 }
 
@@ -357,7 +361,7 @@ struct proto_step_result *proto_step_result_new(uint32_t n_items, uint32_t max_t
     // One allocation: result, items, traces.
     size_t items = n_items * sizeof(struct proto_step_result_item),
            traces = max_traces * sizeof(struct proto_trace);
-    struct proto_step_result *result = calloc(1, sizeof *result + items + traces);
+    struct proto_step_result *result = common_block_zeros(sizeof *result + items + traces);
     if (!result)
         return NULL;
     result->n_items = n_items;
@@ -371,7 +375,7 @@ void proto_step_result_free(struct proto_step_result *result)
     if (!result)
         return;
     common_blob_unref(result->blob);
-    free(result);
+    common_block_give(result);
 }
 
 static bool copy_name(char to[WORKER_NAME_MAX + 1], const char *from)
@@ -475,7 +479,7 @@ void proto_step_reply(struct proto_request *request, const struct proto_step_res
     uint32_t n = result->n_items, n_traces = result->n_traces;
     size_t bytes = n * (sizeof(struct item_messages) + sizeof(void *)) +
                    n_traces * (sizeof(Banyan__Pb__WorkerTrace) + sizeof(void *));
-    struct item_messages *items = malloc(bytes ? bytes : 1);
+    struct item_messages *items = common_block_take(bytes, COMMON_BLOCK_DAEMONS);
     if (!items) {
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "out of memory for the answer to a step", NULL,
                            0);
@@ -531,5 +535,5 @@ void proto_step_reply(struct proto_request *request, const struct proto_step_res
             (struct proto_tensor_out){BANYAN__PB__DTYPE__DTYPE_U8, 1, {slices[i].len}, &slices[i], 1};
     }
     proto_request_reply(request, &reply.base, tensors, result->n_tensors, sent, sent_arg);
-    free(items);
+    common_block_give(items);
 }

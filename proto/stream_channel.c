@@ -251,6 +251,7 @@ static void on_hello_frame(struct stream_channel *s, struct proto_message *messa
     if (code == COMMON_OK && hello) {
         code = take_hello(s, (const Banyan__Pb__LinkHelloReply *)message->body, &err);
     } else if (code == COMMON_OK) {
+        proto_link_trust(s->io); // whom a process dials is a daemon; a client has all that it reads
         if (proto_link_set_limits(s->io, PROTO_HEADER_MAX, channel->payload_max)) {
             become_ready(s);
             return;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "common/block.h"
 #include "common/clock.h"
 #include "proto/transport.h"
 
@@ -89,7 +90,7 @@ static void out_free(struct proto_link *link, struct proto_link_out *out)
     out_count(link, 0, out->left);
     if (out->owner)
         *out->owner = NULL;
-    free(out->gather);
+    proto_gather_free(out->gather);
     free(out);
     if (sent)
         sent(sent_arg);
@@ -252,7 +253,8 @@ bool proto_link_out_detach(struct proto_link *link, struct proto_link_out *out)
             await_writable(link);
         return false;
     }
-    struct proto_gather *copy = malloc(sizeof *copy + sizeof(struct iovec) + out->left);
+    struct proto_gather *copy =
+        common_block_take(sizeof *copy + sizeof(struct iovec) + out->left, link->reader);
     if (!copy) {
         proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory in the middle of a frame");
         out_free(link, out);
@@ -267,7 +269,7 @@ bool proto_link_out_detach(struct proto_link *link, struct proto_link_out *out)
             at += out->gather->iov[i].iov_len;
         }
     *copy = (struct proto_gather){.iov = iov, .n = 1, .bytes = out->left};
-    free(out->gather);
+    proto_gather_free(out->gather);
     out->gather = copy;
     out->next = 0;
     return true;
@@ -289,7 +291,7 @@ static bool make_room(struct proto_link *link, size_t need)
         return true;
     struct common_blob *to = link->in;
     if (!unique(link->in)) {
-        to = common_blob_new(link->in->cap);
+        to = common_blob_new_of(link->in->cap, link->reader);
         if (!to)
             return false;
     }
@@ -404,7 +406,7 @@ static bool parse_one(struct proto_link *link)
             proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory for a receive buffer");
         return false;
     }
-    link->big = common_blob_new(total);
+    link->big = common_blob_new_of(total, link->reader);
     if (!link->big) {
         proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory for a big frame");
         return false;
@@ -439,7 +441,7 @@ static void renew_buffer(struct proto_link *link)
     if (unique(link->in)) {
         link->in_start = link->in_end = front;
     } else if (link->in->cap - link->in_end < SMALL_ROOM) {
-        struct common_blob *fresh = common_blob_new(link->in->cap);
+        struct common_blob *fresh = common_blob_new_of(link->in->cap, link->reader);
         if (!fresh) {
             proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory for a receive buffer");
             return;
@@ -628,7 +630,8 @@ struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct
     struct proto_link *link = calloc(1, sizeof *link);
     if (!link)
         return NULL;
-    link->in = ops->readable ? NULL : common_blob_new(PROTO_LINK_HELLO_BUFFER);
+    link->reader = common_block_owner();
+    link->in = ops->readable ? NULL : common_blob_new_of(PROTO_LINK_HELLO_BUFFER, link->reader);
     if (!link->in && !ops->readable) {
         free(link);
         return NULL;
@@ -662,10 +665,15 @@ enum common_code proto_link_secure(struct proto_link *link, const struct common_
     return code;
 }
 
+void proto_link_trust(struct proto_link *link)
+{
+    link->reader = COMMON_BLOCK_DAEMONS;
+}
+
 bool proto_link_set_limits(struct proto_link *link, uint32_t header_max, uint64_t payload_max)
 {
     if (link->in->cap < PROTO_LINK_BUFFER) {
-        struct common_blob *in = common_blob_new(PROTO_LINK_BUFFER);
+        struct common_blob *in = common_blob_new_of(PROTO_LINK_BUFFER, link->reader);
         if (!in)
             return false;
         size_t have = link->in_end - link->in_start;

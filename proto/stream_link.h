@@ -88,6 +88,7 @@ struct proto_link {
     char failed_text[COMMON_ERROR_BYTES];
     struct event read_event, write_event, kick_event;
     // reading
+    uint64_t reader; // owner of what comes in (common/block.h): a number of its own until proto_link_trust
     struct common_blob *in;
     size_t in_start, in_end;
     struct common_blob *big; // a frame above the buffer, being read
@@ -133,6 +134,9 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
 // The borrowed bytes of a waiting frame go away: it is dropped if not begun (returns false), else the rest is
 // copied (true).
 bool proto_link_out_detach(struct proto_link *link, struct proto_link_out *out);
+
+// The peer is a daemon: what comes in is no one client's, and its buffers go from one such link to the other as they are.
+void proto_link_trust(struct proto_link *link);
 
 void proto_link_fail(struct proto_link *link, enum common_code code,
                      const char *text); // `failed` comes in the next turn

@@ -362,6 +362,8 @@ static void on_proof(struct server_link *link, struct proto_request *request)
         refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, why);
         return;
     }
+    if (daemon)
+        proto_link_trust(link->io);
     if (!proto_link_set_limits(link->io, PROTO_HEADER_MAX, server->payload_max)) {
         refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a link");
         return;

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/block.h"
 #include "common/clock.h"
 #include "reduce/tree.h"
 
@@ -84,7 +85,7 @@ static void op_free(struct reduce_op *op)
     for (uint32_t i = 0; i < op->group->n_children; i++)
         reduce_edge_cancel(&op->answers[i].call);
     common_blob_unref(op->frame);
-    free(op);
+    common_block_give(op);
 }
 
 static bool acknowledged(const struct reduce_op *op)
@@ -314,7 +315,7 @@ enum common_code reduce_tree_begin(struct reduce_group *group, const struct prot
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "the step's partials have no size or pass %llu bytes",
                                 (unsigned long long)PROTO_PAYLOAD_MAX);
-    struct reduce_op *op = calloc(1, sizeof *op + group->n_children * sizeof *op->answers);
+    struct reduce_op *op = common_block_zeros(sizeof *op + group->n_children * sizeof *op->answers);
     if (!op)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a step");
     op->group = group;

@@ -5,8 +5,10 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/blob.h"
+#include "common/block.h"
 #include "common/hash.h"
 #include "kernels/device.h"
 #include "kernels/split.h"
@@ -46,9 +48,11 @@ struct worker_compute {
 struct worker_compute *worker_compute_new(struct worker_store *store, uint32_t max_items,
                                           uint64_t budget_bytes)
 {
-    struct worker_compute *compute = calloc(1, sizeof *compute + max_items * sizeof *compute->items);
+    struct worker_compute *compute =
+        common_block_take(sizeof *compute + max_items * sizeof *compute->items, COMMON_BLOCK_DAEMONS);
     if (!compute)
         return NULL;
+    *compute = (struct worker_compute){0}; // items are set one by one
     compute->budget = budget_bytes;
     compute->store = store;
     compute->bytes = sizeof *compute + max_items * sizeof *compute->items;
@@ -57,7 +61,7 @@ struct worker_compute *worker_compute_new(struct worker_store *store, uint32_t m
     compute->device_items = calloc(max_items, sizeof *compute->device_items);
     compute->bytes += max_items * sizeof *compute->device_items;
     if (!compute->device_items) {
-        free(compute);
+        common_block_give(compute);
         return NULL;
     }
     return compute;
@@ -106,9 +110,12 @@ static bool grow_pins(struct worker_compute *compute, size_t n)
         return true;
     size_t cap = compute->n_pins + n;
     cap += cap / 2;
-    struct pin *pins = realloc(compute->pins, cap * sizeof *pins);
+    struct pin *pins = common_block_take(cap * sizeof *pins, COMMON_BLOCK_DAEMONS);
     if (!pins)
         return false;
+    if (compute->pins)
+        memcpy(pins, compute->pins, compute->n_pins * sizeof *pins);
+    common_block_give(compute->pins);
     compute->bytes += (cap - compute->cap_pins) * sizeof *pins;
     compute->pins = pins;
     compute->cap_pins = cap;
@@ -132,7 +139,8 @@ static bool lay_out_there(uint64_t budget, struct item *to, struct kernels_devic
                           uint32_t run_count, uint64_t *bytes)
 {
     *bytes = (uint64_t)run_count * sizeof(struct kernels_device_run);
-    struct kernels_device_run *run = *bytes <= budget ? malloc(*bytes) : NULL;
+    struct kernels_device_run *run =
+        *bytes <= budget ? common_block_take(*bytes, COMMON_BLOCK_DAEMONS) : NULL;
     if (!run)
         return false;
     to->runs = run;
@@ -158,7 +166,9 @@ static bool lay_out_there(uint64_t budget, struct item *to, struct kernels_devic
 static bool lay_out(uint64_t budget, struct item *to, const struct worker_compute_item *item,
                     const struct pin *pins, uint32_t n, uint32_t run_count, uint64_t *bytes)
 {
-    struct kernels_run *runs = malloc((size_t)item->kv_heads * run_count * sizeof *runs), *run = runs;
+    struct kernels_run *runs = common_block_take((size_t)item->kv_heads * run_count * sizeof *runs,
+                                                 COMMON_BLOCK_DAEMONS),
+                       *run = runs;
     if (!runs)
         return false;
     for (uint32_t i = 0; i < n; i++)
@@ -184,9 +194,9 @@ static bool lay_out(uint64_t budget, struct item *to, const struct worker_comput
     uint64_t workspace = kernels_split_bytes(&to->item);
     *bytes = workspace + (uint64_t)item->kv_heads * run_count * sizeof *runs;
     if (workspace > 0 && *bytes <= budget)
-        to->workspace = aligned_alloc(KERNELS_ALIGN, common_align64(workspace));
+        to->workspace = common_block_take(workspace, COMMON_BLOCK_DAEMONS);
     if (!to->workspace) {
-        free(runs);
+        common_block_give(runs);
         return false;
     }
     kernels_split_init(&to->split, &to->item, to->workspace);
@@ -359,10 +369,10 @@ void worker_compute_free(struct worker_compute *compute)
         worker_store_unpin(compute->store, compute->pins[i].chunk);
     for (uint32_t i = 0; i < compute->n_items; i++) {
         worker_spec_unref(compute->items[i].spec);
-        free(compute->items[i].runs);
-        free(compute->items[i].workspace);
+        common_block_give(compute->items[i].runs);
+        common_block_give(compute->items[i].workspace);
     }
     free(compute->device_items);
-    free(compute->pins);
-    free(compute);
+    common_block_give(compute->pins);
+    common_block_give(compute);
 }

@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/block.h"
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/hash.h"
@@ -123,7 +124,7 @@ static void step_free(struct worker_step *s)
     worker_spans_free(s->spans);
     proto_step_free(s->step);
     free(s->fresh);
-    free(s);
+    common_block_give(s);
     worker_hand_emptied(worker);
 }
 
@@ -750,7 +751,7 @@ static enum common_code step_admit(struct worker *worker, const struct proto_ste
 static struct worker_step *step_new(struct worker *worker, const struct worker_plan *plan,
                                     struct proto_step *step, size_t partial_bytes)
 {
-    struct worker_step *s = calloc(1, sizeof *s);
+    struct worker_step *s = common_block_zeros(sizeof *s);
     if (!s)
         return NULL;
     uint64_t room = worker->flight_limit - worker->flight_bytes - 2 * partial_bytes;
@@ -763,7 +764,7 @@ static struct worker_step *step_new(struct worker *worker, const struct worker_p
         common_blob_unref(s->partials);
         proto_step_result_free(s->result);
         worker_compute_free(s->compute);
-        free(s);
+        common_block_give(s);
         return NULL;
     }
     s->worker = worker;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/blob.h"
+#include "common/block.h"
 #include "common/hash.h"
 #include "worker/chunk.h"
 #include "worker/cold.h"
@@ -178,6 +179,7 @@ static void free_retired(struct worker_store *store, struct worker_chunk *chunk)
 void worker_layer_free(struct worker_store *store, const struct worker_chunk *chunk,
                        struct worker_layer *layer)
 {
+    common_block_hand_over(); // its rows go for good; messages brought them
     worker_memory_release(store->memory, layer->block);
     for (uint32_t p = 0; p < chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS; p++)
         worker_memory_release(store->memory, layer->pages[p]);

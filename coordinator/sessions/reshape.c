@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/block.h"
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
@@ -292,6 +293,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     s->cut = r->cutting.cut;
     s->cut_to = r->length < s->cut_to ? r->length : s->cut_to;
     s->incarnation++;
+    common_block_hand_over();
     coordinator_returned_cut(s);
     coordinator_session_raise_epoch(s, "it is truncated");
     coordinator_session_note(s, SESSION_TRUNCATED, INFO,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/block.h"
 #include "common/clock.h"
 #include "common/hash.h"
 #include "coordinator/cluster/cluster.h"
@@ -16,6 +17,7 @@
 #include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/move.h"
+#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/reconcile.h"
 #include "coordinator/sessions/recovery.h"
@@ -287,6 +289,7 @@ void coordinator_session_destroy(struct coordinator_session *s)
 {
     struct coordinator_sessions *sessions = s->sessions;
     coordinator_session_set_state(s, COORDINATOR_SESSION_GONE);
+    common_block_hand_over(); // appended rows and answers went through here
     coordinator_repairs_session_gone(s);
     coordinator_moves_session_gone(s);
     coordinator_returned_session_gone(s);
@@ -506,6 +509,7 @@ void coordinator_sessions_fini(struct coordinator_sessions *sessions)
     coordinator_droppings_fini(sessions);
     coordinator_turn_drain(&sessions->core->turn);
     coordinator_moves_fini(sessions);
+    free(sessions->seals);
     free(sessions->slots);
     free(sessions->free_slots);
 }

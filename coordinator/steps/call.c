@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/block.h"
 #include "common/clock.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
@@ -34,14 +35,14 @@ void coordinator_call_unref(struct coordinator_call *call)
     proto_step_result_free(call->result);
     common_blob_unref(call->blob);
     free(call->traces);
-    free(call->out);
-    free(call);
+    common_block_give(call->out);
+    common_block_give(call);
 }
 
 bool coordinator_call_room(struct coordinator_call *call)
 {
     if (!call->out)
-        call->out = calloc(1, call->o_bytes + call->lse_bytes + 1); // zeros where an item fails
+        call->out = common_block_take(call->o_bytes + call->lse_bytes, COMMON_BLOCK_DAEMONS);
     return call->out != NULL;
 }
 
@@ -378,7 +379,7 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
         proto_request_fail_status(request, &status);
         return;
     }
-    struct coordinator_call *call = calloc(1, sizeof(*call) + m->n_items * sizeof(call->items[0]));
+    struct coordinator_call *call = common_block_zeros(sizeof(*call) + m->n_items * sizeof(call->items[0]));
     if (!call) {
         coordinator_quota_give(use, COORDINATOR_QUOTA_STEPS_IN_FLIGHT, m->n_items);
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
@@ -401,7 +402,7 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
     }
     if (code != COMMON_OK) {
         coordinator_quota_give(use, COORDINATOR_QUOTA_STEPS_IN_FLIGHT, m->n_items);
-        free(call);
+        common_block_give(call);
         proto_request_fail(request, code, err.message, NULL, 0);
         return;
     }

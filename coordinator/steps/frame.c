@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/block.h"
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "coordinator/cluster/plan.h"
@@ -17,7 +18,6 @@
 #include "proto/spec.h"
 
 #define SPARE_FRAMES 32
-#define SPARE_BYTES  (4 * 1024 * 1024) // of a spare frame's buffer
 
 static void frame_free(struct coordinator_frame *f)
 {
@@ -25,7 +25,6 @@ static void frame_free(struct coordinator_frame *f)
     free(f->step.appends);
     free(f->owners);
     free(f->nth);
-    free(f->buffer);
     free(f);
 }
 
@@ -41,7 +40,9 @@ static struct coordinator_frame *frame_new(struct coordinator_steps *steps)
 
 void coordinator_frame_recycle(struct coordinator_steps *steps, struct coordinator_frame *f)
 {
-    if (steps->n_frames >= SPARE_FRAMES || f->buffer_bytes > SPARE_BYTES) {
+    common_block_give(f->buffer);
+    f->buffer = NULL;
+    if (steps->n_frames >= SPARE_FRAMES) {
         frame_free(f);
         return;
     }
@@ -248,15 +249,14 @@ static void copy_q(const struct coordinator_item *item, uint32_t nth, uint8_t *t
         memcpy(to + r * take, from + r * row, take);
 }
 
-static void copy(struct coordinator_frame *f)
+// False: out of memory.
+static bool copy(struct coordinator_frame *f)
 {
     size_t k_at = common_align64(f->step.q_bytes), v_at = k_at + common_align64(f->step.k_bytes),
            all = v_at + f->step.v_bytes;
-    if (all > f->buffer_bytes) {
-        free(f->buffer);
-        f->buffer = coordinator_alloc(all); // at most COORDINATOR_FRAME_BYTES and one slab
-        f->buffer_bytes = all;
-    }
+    f->buffer = common_block_take(all, COMMON_BLOCK_DAEMONS); // at most COORDINATOR_FRAME_BYTES and one slab
+    if (!f->buffer)
+        return false;
     for (uint32_t i = 0; i < f->step.n_items; i++) {
         const struct coordinator_item *item = f->owners[i];
         const struct proto_step_item *out = &f->step.items[i];
@@ -272,6 +272,7 @@ static void copy(struct coordinator_frame *f)
     f->step.q = f->buffer;
     f->step.k = f->step.has_kv ? f->buffer + k_at : NULL;
     f->step.v = f->step.has_kv ? f->buffer + v_at : NULL;
+    return true;
 }
 
 static void come_back_unsent(void *arg)
@@ -287,10 +288,11 @@ static void frame_send(struct coordinator_frame *f)
     struct coordinator_steps *steps = queue->steps;
     struct coordinator_plan *plan = queue->plan;
     struct common_error err = {.message = "there is no link to the root"};
-    if (in_place(f))
+    bool ready = in_place(f);
+    if (ready)
         point(f);
-    else
-        copy(f);
+    else if (!(ready = copy(f)))
+        common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory");
     f->step.term = steps->core->term;
     f->step.plan = plan->id;
     f->step.plan_epoch = plan->epoch;
@@ -303,8 +305,9 @@ static void frame_send(struct coordinator_frame *f)
     steps->count_frames++;
     struct proto_channel *root = plan->workers[0]->channel;
     enum common_code code =
-        root ? proto_step_send(root, &f->step, f->step.has_kv, coordinator_frame_landed, f, &f->call, &err)
-             : COMMON_UNAVAILABLE;
+        !ready ? COMMON_RESOURCE_EXHAUSTED
+        : root ? proto_step_send(root, &f->step, f->step.has_kv, coordinator_frame_landed, f, &f->call, &err)
+               : COMMON_UNAVAILABLE;
     if (code == COMMON_OK)
         return;
     f->unsent = (struct coordinator_completion){.fn = come_back_unsent, .arg = f};

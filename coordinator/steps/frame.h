@@ -21,8 +21,7 @@ struct coordinator_frame {
     struct coordinator_item **owners; // [step.n_items]
     uint32_t *nth;                    // [step.n_items] which slab of its owner
     uint32_t cap_items, cap_appends;
-    uint8_t *buffer; // q, k and v when they had to be copied
-    size_t buffer_bytes;
+    uint8_t *buffer; // a block with q, k and v, when they had to be copied
     uint64_t sent_ns;
     uint64_t call;                        // of the root's channel; 0: it could not be sent
     struct coordinator_completion unsent; // it could not be sent: comes back at the end of the turn

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/blob.h"
+#include "common/block.h"
 #include "common/memory.h"
 
 static void test_new_is_aligned_and_writable(void **state)
@@ -78,15 +79,19 @@ static void test_memory_is_wiped(void **state)
         free(again);
         free(lasting);
     }
-    for (size_t len = 64; len < 1 << 20; len *= 2) {
-        struct common_blob *blob = common_blob_new(len);
-        assert_non_null(blob);
-        memcpy(blob->data + len - sizeof marker, marker, sizeof marker);
-        common_blob_unref(blob);
-        blob = common_blob_new(len);
-        assert_non_null(blob);
-        assert_null(memmem(blob->data, len, marker, sizeof marker));
-        common_blob_unref(blob);
+    for (size_t len = 64; len < 1 << 20; len *= 2) { // to another's, and where a session has ended
+        for (uint64_t to = COMMON_BLOCK_DAEMONS; to < 2; to++) {
+            struct common_blob *blob = common_blob_new(len);
+            assert_non_null(blob);
+            memcpy(blob->data + len - sizeof marker, marker, sizeof marker);
+            common_blob_unref(blob);
+            if (to == COMMON_BLOCK_DAEMONS)
+                common_block_hand_over();
+            blob = common_blob_new_of(len, to);
+            assert_non_null(blob);
+            assert_null(memmem(blob->data, len, marker, sizeof marker));
+            common_blob_unref(blob);
+        }
     }
 }
 

@@ -309,7 +309,7 @@ static void test_formula(void **state)
             frame[bit / 8] ^= (uint8_t)(1 << bit % 8);
         }
         free(frame);
-        free(kept);
+        proto_gather_free(kept);
     }
     proto_scratch_fini(&scratch);
 }

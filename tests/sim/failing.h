@@ -11,6 +11,8 @@
 // The test's own, asked once for each allocation: sim_memory.c, by chance; worker/disk_memory_test.c, by their number.
 bool failing_refuses(void);
 
+#define COMMON_BLOCK_UNKEPT // else what is refused would depend on what has run before
+
 // failing.c
 void *sim_malloc(size_t size);
 void *sim_calloc(size_t n, size_t size);

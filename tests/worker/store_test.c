@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/block.h"
 #include "common/hash.h"
 #include "proto/footprint.h"
 #include "tests/worker/store_fixture.h"
@@ -30,6 +31,30 @@ static void memory_comes_page_by_page(void **state)
     worker_store_release(store, chunk);
     end(store);
 }
+
+#ifndef __SANITIZE_ADDRESS__ // where blocks are not kept
+// What goes for good was in messages, too: what these leave behind is wiped then, and not before.
+static void blocks_are_wiped_when_rows_have_gone(void **state)
+{
+    (void)state;
+    enum { BYTES = 5000 };
+    struct worker_store *store = store_of(1 << 20);
+    struct worker_chunk *chunk = hold(store, 1);
+    assert_int_equal(write_rows(store, chunk, 0, 0, 16, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
+    uint8_t *block = common_block_take(BYTES, COMMON_BLOCK_DAEMONS);
+    assert_non_null(block);
+    memset(block, 7, BYTES);
+    common_block_give(block);
+    assert_false(common_block_clean(SIZE_MAX, false));
+    assert_int_equal(block[BYTES - 1], 7);
+    worker_store_release(store, chunk);
+    while (common_block_clean(SIZE_MAX, false))
+        continue;
+    for (size_t i = 0; i < BYTES; i++)
+        assert_int_equal(block[i], 0);
+    end(store);
+}
+#endif
 
 // Rows that nobody commits go, and the pages that had nothing else; frozen, appended and committed rows stay.
 static void what_nobody_commits_goes(void **state)
@@ -566,6 +591,9 @@ int store_memory(uint32_t type)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_comes_page_by_page),
+#ifndef __SANITIZE_ADDRESS__
+        cmocka_unit_test(blocks_are_wiped_when_rows_have_gone),
+#endif
         cmocka_unit_test(what_nobody_commits_goes),
         cmocka_unit_test(full_layers_become_blocks),
         cmocka_unit_test(a_block_is_one_call),
