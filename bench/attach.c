@@ -34,21 +34,6 @@ static double median(double *x, uint64_t n)
     return x[n / 2];
 }
 
-// Processor time of this process and of the workers.
-static double cpu_s(const struct harness_cluster *cluster, uint32_t workers)
-{
-    struct timespec used;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-    double total = (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
-    for (uint32_t i = 0; i < workers; i++) {
-        clockid_t clock;
-        if (clock_getcpuclockid(harness_cluster_pid(cluster, i), &clock) == 0 &&
-            clock_gettime(clock, &used) == 0)
-            total += (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
-    }
-    return total;
-}
-
 static bool attach_once(const struct harness_cluster *cluster, banyan_client *client, uint32_t workers,
                         const void *k, const void *v, double *bytes_per_s, double *bytes_per_cpu_s)
 {
@@ -57,12 +42,12 @@ static bool attach_once(const struct harness_cluster *cluster, banyan_client *cl
     banyan_session *session = service_session(client, g, workers, 0, 0);
     if (!session)
         return false;
-    double used_s = cpu_s(cluster, workers), bytes = (double)(2 * tokens * service_kv_row_bytes(g));
+    double used_s = service_cpu_s(cluster), bytes = (double)(2 * tokens * service_kv_row_bytes(g));
     uint64_t start = common_clock_ns();
     bool ok = banyan_attach(session, 0, 0, tokens, k, v, &error) == BANYAN_OK &&
               banyan_commit(session, 0, 0, tokens, &error) == BANYAN_OK;
     *bytes_per_s = bytes / ((double)(common_clock_ns() - start) * 1e-9);
-    *bytes_per_cpu_s = bytes / (cpu_s(cluster, workers) - used_s);
+    *bytes_per_cpu_s = bytes / (service_cpu_s(cluster) - used_s);
     if (!ok)
         service_failed("attach", &error);
     banyan_session_delete(session, NULL);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/blob.h"
@@ -27,6 +28,26 @@ size_t service_kv_row_bytes(const struct service_geometry *g)
 size_t service_partial_bytes(const struct service_geometry *g)
 {
     return 2 * common_align64(g->q_heads * sizeof(float)) + common_align64(service_query_bytes(g));
+}
+
+static double clock_s(clockid_t clock)
+{
+    struct timespec used;
+    return clock_gettime(clock, &used) == 0 ? (double)used.tv_sec + (double)used.tv_nsec * 1e-9 : 0;
+}
+
+static double process_cpu_s(const struct harness_cluster *cluster, uint32_t who)
+{
+    clockid_t clock;
+    return clock_getcpuclockid(harness_cluster_pid(cluster, who), &clock) == 0 ? clock_s(clock) : 0;
+}
+
+double service_cpu_s(const struct harness_cluster *cluster)
+{
+    double total = clock_s(CLOCK_PROCESS_CPUTIME_ID) + process_cpu_s(cluster, HARNESS_COORDINATOR);
+    for (uint32_t w = 0; w < harness_cluster_workers(cluster); w++)
+        total += process_cpu_s(cluster, w);
+    return total;
 }
 
 bool service_failed(const char *what, const banyan_error *error)

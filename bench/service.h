@@ -50,6 +50,9 @@ void service_step_free(struct service_step *step);
 // An item that appends one token at `position` and attends it.
 banyan_item service_item(banyan_session *session, const struct service_step *step, uint64_t position);
 
+// Processor time of this process, the coordinator and the workers so far.
+double service_cpu_s(const struct harness_cluster *cluster);
+
 bool service_failed(const char *what, const banyan_error *error); // prints; always false
 
 #endif

@@ -21,15 +21,21 @@
 static bool json;
 static uint64_t workers = 4, milliseconds = 1500;
 
+// Of steps: a second, and a second of processor time of client, coordinator and workers together.
+struct rates {
+    double per_s, per_cpu_s;
+};
+
 static void report(const char *mode, const struct service_geometry *g, uint32_t members, uint32_t sessions,
-                   double steps_per_s, double ratio, double least_share)
+                   struct rates rates, double ratio, double least_share)
 {
     const struct report_field fields[] = {{"bench", "sessions", 0},
                                           {"mode", mode, 0},
                                           {"geometry", g->name, 0},
                                           {"workers", NULL, members},
                                           {"sessions", NULL, sessions},
-                                          {"steps_per_s", NULL, steps_per_s},
+                                          {"steps_per_s", NULL, rates.per_s},
+                                          {"steps_per_cpu_s", NULL, rates.per_cpu_s},
                                           {"ratio", NULL, ratio},
                                           {"least_share", NULL, least_share},
                                           {0}};
@@ -49,8 +55,8 @@ static uint64_t tokens_of(uint32_t members)
 
 // ---- batched ------------------------------------------------------------------------------------
 
-static bool batched(banyan_client *client, const struct service_geometry *g, uint32_t members, uint32_t n,
-                    double *steps_per_s)
+static bool batched(const struct harness_cluster *cluster, banyan_client *client,
+                    const struct service_geometry *g, uint32_t members, uint32_t n, struct rates *rates)
 {
     banyan_session *sessions[SESSIONS_MAX] = {0};
     struct service_step steps[SESSIONS_MAX];
@@ -62,9 +68,12 @@ static bool batched(banyan_client *client, const struct service_geometry *g, uin
         ok = (sessions[i] = service_session(client, g, members, chunk_of(members), tokens)) != NULL &&
              service_step_init(&steps[i], g);
     uint64_t warm_up = 5, start = common_clock_ns(), limit = milliseconds * COMMON_NS_PER_MS;
+    double used_s = 0;
     for (uint64_t c = 0; ok && (c < warm_up || common_clock_ns() - start < limit); c++) {
-        if (c == warm_up)
+        if (c == warm_up) {
+            used_s = service_cpu_s(cluster);
             start = common_clock_ns();
+        }
         for (uint32_t i = 0; i < n; i++) {
             items[i] = service_item(sessions[i], &steps[i], tokens + c % CYCLE);
             items[i].error = &item_error;
@@ -75,7 +84,8 @@ static bool batched(banyan_client *client, const struct service_geometry *g, uin
             ok = items[i].code == BANYAN_OK || service_failed("item", &item_error);
         calls += c >= warm_up;
     }
-    *steps_per_s = (double)(calls * n) / ((double)(common_clock_ns() - start) * 1e-9);
+    rates->per_s = (double)(calls * n) / ((double)(common_clock_ns() - start) * 1e-9);
+    rates->per_cpu_s = (double)(calls * n) / (service_cpu_s(cluster) - used_s);
     for (uint32_t i = 0; i < n && sessions[i]; i++) {
         banyan_session_delete(sessions[i], NULL);
         banyan_session_close(sessions[i]);
@@ -149,8 +159,8 @@ static bool stepper_open(struct stepper *s, const char *endpoint, const struct s
     return s->session && service_step_init(&s->step, g);
 }
 
-static bool clients(const char *endpoint, const struct service_geometry *g, uint32_t members, uint32_t n,
-                    double *steps_per_s, double *least_share)
+static bool clients(const struct harness_cluster *cluster, const struct service_geometry *g, uint32_t members,
+                    uint32_t n, struct rates *rates, double *least_share)
 {
     static struct stepper steppers[SESSIONS_MAX];
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -163,18 +173,20 @@ static bool clients(const char *endpoint, const struct service_geometry *g, uint
         steppers[i].stop = &stop;
         steppers[i].lock = &lock;
         steppers[i].changed = &changed;
-        ok = ok && stepper_open(&steppers[i], endpoint, g, members);
+        ok = ok && stepper_open(&steppers[i], harness_cluster_endpoint(cluster, "unix"), g, members);
     }
     for (; ok && started < n; started++)
         stepper_next(&steppers[started]);
     const struct timespec warm_up = {0, 200000000};
     const struct timespec measured = {(time_t)(milliseconds / 1000), (long)(milliseconds % 1000 * 1000000)};
     nanosleep(&warm_up, NULL);
+    double used_s = service_cpu_s(cluster);
     uint64_t start = common_clock_ns();
     for (uint32_t i = 0; i < n; i++)
         before[i] = __atomic_load_n(&steppers[i].done, __ATOMIC_RELAXED);
     nanosleep(&measured, NULL);
     double seconds = (double)(common_clock_ns() - start) * 1e-9;
+    used_s = service_cpu_s(cluster) - used_s;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t done = __atomic_load_n(&steppers[i].done, __ATOMIC_RELAXED) - before[i];
         total += done;
@@ -195,7 +207,7 @@ static bool clients(const char *endpoint, const struct service_geometry *g, uint
         banyan_disconnect(steppers[i].client);
         service_step_free(&steppers[i].step);
     }
-    *steps_per_s = (double)total / seconds;
+    *rates = (struct rates){(double)total / seconds, (double)total / used_s};
     *least_share = total ? (double)least * n / (double)total : 0;
     return ok;
 }
@@ -234,27 +246,27 @@ static bool floor_steps(banyan_client *client, const struct service_geometry *g,
     return ok;
 }
 
-static bool run_geometry(struct harness_cluster *cluster, banyan_client *client,
+static bool run_geometry(const struct harness_cluster *cluster, banyan_client *client,
                          const struct service_geometry *g, uint32_t members)
 {
     const uint32_t counts[] = {1, 8, 64};
-    const char *endpoint = harness_cluster_endpoint(cluster, "unix");
-    double one_batched = 0, one_client = 0, steps, base, share;
+    double one_batched = 0, one_client = 0, base, share;
+    struct rates rates;
     for (size_t i = 0; i < 3; i++) {
         uint32_t n = counts[i];
-        if (!batched(client, g, members, n, &steps))
+        if (!batched(cluster, client, g, members, n, &rates))
             return false;
-        one_batched = n == 1 ? steps : one_batched;
+        one_batched = n == 1 ? rates.per_s : one_batched;
         base = one_batched;
         if (members > 1 && !floor_steps(client, g, n, &base))
             return false;
-        report("batched", g, members, n, steps, steps / base, 1);
+        report("batched", g, members, n, rates, rates.per_s / base, 1);
     }
     for (size_t i = 0; i < 3; i++) {
-        if (!clients(endpoint, g, members, counts[i], &steps, &share))
+        if (!clients(cluster, g, members, counts[i], &rates, &share))
             return false;
-        one_client = counts[i] == 1 ? steps : one_client;
-        report("clients", g, members, counts[i], steps, steps / one_client, share);
+        one_client = counts[i] == 1 ? rates.per_s : one_client;
+        report("clients", g, members, counts[i], rates, rates.per_s / one_client, share);
     }
     return true;
 }
@@ -290,7 +302,8 @@ int main(int argc, char **argv)
             "Steps per second of 1, 8 and 64 sessions, in one call and from as many clients. ratio:\n"
             "batched, small geometry: to one session; batched, large geometry: to plain sockets that move\n"
             "the same bytes along the same tree; clients: to one client. least_share: the slowest\n"
-            "client's steps over the mean (1: all alike, 0: one starves).",
+            "client's steps over the mean (1: all alike, 0: one starves). steps_per_cpu_s: of the\n"
+            "processor time of client, coordinator and workers together.",
         .options = options,
         .json = &json,
         .measure = measure_all,

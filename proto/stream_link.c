@@ -17,6 +17,7 @@
 
 enum {
     BIG_ROUND = 4 << 20,   // bytes of big frames read in one turn of the loop: others want theirs
+    LARGE_START = 4 << 10, // bytes read of what may be a big frame: they are copied once more
     SMALL_ROOM = 16 << 10, // less room than this at the end of a buffer in use: take a new one
     IOV_ROUND = 256,       // pieces a write: bounded by IOV_MAX
     PROBES = 3,            // of a closed window, without an answer: the peer's host is silent
@@ -395,6 +396,7 @@ static bool parse_one(struct proto_link *link)
         struct common_blob *blob = common_blob_ref(link->in);
         size_t at = link->in_start;
         link->in_start += total;
+        link->large = false;
         if (oversize)
             link->skip = (prefix.payload_len + 63) & ~UINT64_C(63);
         bool go = deliver_frame(link, &prefix, blob, at, oversize);
@@ -412,6 +414,7 @@ static bool parse_one(struct proto_link *link)
         return false;
     }
     memcpy(link->big->data, link->in->data + link->in_start, have);
+    link->large = true;
     link->big_prefix = prefix;
     link->big_have = have;
     link->big_len = total;
@@ -511,6 +514,8 @@ static void read_round(struct proto_link *link)
         read_big(link);
     } else {
         size_t room = link->in->cap - link->in_end; // 0 only when a full buffer has just been resumed
+        if (link->large && link->in_start == link->in_end && room > LARGE_START)
+            room = LARGE_START; // the rest goes where it shall lie
         size_t got = room > 0 ? proto_link_read(link, link->in->data + link->in_end, room) : 0;
         link->in_end += got;
         if (got > 0 || room == 0)

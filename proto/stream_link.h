@@ -91,6 +91,7 @@ struct proto_link {
     uint64_t reader; // owner of what comes in (common/block.h): a number of its own until proto_link_trust
     struct common_blob *in;
     size_t in_start, in_end;
+    bool large;              // the last frame was above the buffer, and the next one may be
     struct common_blob *big; // a frame above the buffer, being read
     struct proto_prefix big_prefix;
     uint64_t *begun; // where the bytes of `big` are counted while it is read; NULL: nowhere
