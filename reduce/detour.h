@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "common/status.h"
-#include "reduce/plan.h"
+#include "reduce/shape.h"
 
 // What it costs that `parent` has this child: so much where it does not reach it, 1 where the child does not reach its
 // parent. One of the first kind costs more than any number of the others.
