@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the narrow and the wide inner loops of kernels/portable.c share: panels of blocks, and loads by KV
-// type.
+// What the inner loops of the vector kernel share: panels of blocks, and loads by KV type.
 #pragma once
 
 #include <stddef.h>
@@ -21,6 +20,11 @@
 
 // Register budget: 32 vectors with AVX-512 and NEON and 16 elsewhere, half of them for accumulators.
 #define ACCS (LANES == 16 || NEON ? 16 : 8)
+#if ACCS == 16
+#define REPEAT_ACCS REPEAT
+#else
+#define REPEAT_ACCS REPEAT8
+#endif
 
 // Keys begin .. end - 1 of a block are seen by some row of the tile; the others are never read.
 struct block {
@@ -36,6 +40,11 @@ struct panel {
     uint32_t count;
     bool whole; // as many blocks as fit, all keys of which every row of the tile sees
     struct block blocks[MOST_BLOCKS];
+};
+
+// Keys to fold of each block of a panel.
+struct ranges {
+    uint32_t begin[MOST_BLOCKS], end[MOST_BLOCKS];
 };
 
 // A type of their own for loads: fp8 codes none of which is NaN.

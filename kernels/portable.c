@@ -23,6 +23,8 @@
 #include <assert.h>
 #include <math.h>
 
+#define TILE_TYPE KERNELS_KV_F32 // of blocks that were converted
+#include "kernels/blocks.h"
 #include "kernels/narrow.h"
 #include "kernels/softmax.h"
 #include "kernels/variants.h"
@@ -212,12 +214,13 @@ static void run_whole(struct tile *t, const struct panel *panel, const struct pa
     if (v_bytes > 0)
         use = ahead_add(use, next_v, next->count, v_bytes);
     n.uses = (uint32_t)(use - n.use);
-    narrow_dots_as(type, &n);
+    const struct kernels_narrow_ops *ops = narrow_ops(type);
+    ops->dots(&n);
     if (type_scaled(type))
         score_scale(t, type, count * BLOCK, scales[0]);
     bend_panel(t, panel);
     softmax_whole(t, count * BLOCK, type_scaled(type) ? scales[1] : NULL);
-    narrow_folds_as(type, &n);
+    ops->folds(&n);
 }
 
 static bool same_ranges(const struct ranges *a, const struct ranges *b, uint32_t blocks)

@@ -6,7 +6,6 @@
 #include <math.h>
 
 #include "kernels/matrix.h"
-#include "kernels/narrow.h"
 #include "kernels/wide.h"
 
 #define TILE        64u // (query row, head) pairs

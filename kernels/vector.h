@@ -31,37 +31,59 @@
 #define INLINE static inline __attribute__((always_inline))
 
 // The statements, with the constant i from 0 to n - 1 <= 15; n must be constant once inlined. Loops that
-// compilers unroll late leave arrays of vectors in memory; these are in registers.
-// Not under sanitizers, whose checks of what is unrolled would take minutes to compile.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// compilers unroll late, asked to or not, leave arrays of vectors in memory; these are in registers.
+//
+// REPEAT2, REPEAT4 and REPEAT8 make no more copies than that. Use the smallest that holds n: where n is
+// constant only once its function is inlined, the compiler's first passes work on every copy that there could
+// be, and on all that each of them inlines.
+//
+// Sanitizers get loops: the checks of what is unrolled would take minutes to compile.
+#if defined(__has_feature) // clang
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define REPEAT_LOOPS
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define REPEAT_LOOPS
+#endif
+#ifdef REPEAT_LOOPS
 #define REPEAT(i, n, ...)                                                                                    \
     for (uint32_t i = 0; i < (n); i++) {                                                                     \
         __VA_ARGS__                                                                                          \
     }
+#define REPEAT2 REPEAT
+#define REPEAT4 REPEAT
+#define REPEAT8 REPEAT
 #else
-#define REPEAT_ONE(i, n, at, ...)                                                                            \
-    if (at < (n)) {                                                                                          \
+#define REPEAT_1(i, n, at, ...)                                                                              \
+    if ((at) < (n)) {                                                                                        \
         enum { i = at };                                                                                     \
         __VA_ARGS__                                                                                          \
     }
+#define REPEAT_2(i, n, at, ...)                                                                              \
+    REPEAT_1(i, n, at, __VA_ARGS__)                                                                          \
+    REPEAT_1(i, n, at + 1, __VA_ARGS__)
+#define REPEAT_4(i, n, at, ...)                                                                              \
+    REPEAT_2(i, n, at, __VA_ARGS__)                                                                          \
+    REPEAT_2(i, n, at + 2, __VA_ARGS__)
+#define REPEAT_8(i, n, at, ...)                                                                              \
+    REPEAT_4(i, n, at, __VA_ARGS__)                                                                          \
+    REPEAT_4(i, n, at + 4, __VA_ARGS__)
+#define REPEAT2(i, n, ...)                                                                                   \
+    do {                                                                                                     \
+        REPEAT_2(i, n, 0, __VA_ARGS__)                                                                       \
+    } while (0)
+#define REPEAT4(i, n, ...)                                                                                   \
+    do {                                                                                                     \
+        REPEAT_4(i, n, 0, __VA_ARGS__)                                                                       \
+    } while (0)
+#define REPEAT8(i, n, ...)                                                                                   \
+    do {                                                                                                     \
+        REPEAT_8(i, n, 0, __VA_ARGS__)                                                                       \
+    } while (0)
 #define REPEAT(i, n, ...)                                                                                    \
     do {                                                                                                     \
-        REPEAT_ONE(i, n, 0, __VA_ARGS__)                                                                     \
-        REPEAT_ONE(i, n, 1, __VA_ARGS__)                                                                     \
-        REPEAT_ONE(i, n, 2, __VA_ARGS__)                                                                     \
-        REPEAT_ONE(i, n, 3, __VA_ARGS__)                                                                     \
-        REPEAT_ONE(i, n, 4, __VA_ARGS__)                                                                     \
-        REPEAT_ONE(i, n, 5, __VA_ARGS__)                                                                     \
-        REPEAT_ONE(i, n, 6, __VA_ARGS__)                                                                     \
-        REPEAT_ONE(i, n, 7, __VA_ARGS__)                                                                     \
-        REPEAT_ONE(i, n, 8, __VA_ARGS__)                                                                     \
-        REPEAT_ONE(i, n, 9, __VA_ARGS__)                                                                     \
-        REPEAT_ONE(i, n, 10, __VA_ARGS__)                                                                    \
-        REPEAT_ONE(i, n, 11, __VA_ARGS__)                                                                    \
-        REPEAT_ONE(i, n, 12, __VA_ARGS__)                                                                    \
-        REPEAT_ONE(i, n, 13, __VA_ARGS__)                                                                    \
-        REPEAT_ONE(i, n, 14, __VA_ARGS__)                                                                    \
-        REPEAT_ONE(i, n, 15, __VA_ARGS__)                                                                    \
+        REPEAT_8(i, n, 0, __VA_ARGS__)                                                                       \
+        REPEAT_8(i, n, 8, __VA_ARGS__)                                                                       \
     } while (0)
 #endif
 
@@ -337,8 +359,8 @@ INLINE vf vf_zip_high(vf a, vf b)
 // Transposes a LANES x LANES tile: log2(LANES) perfect shuffles.
 INLINE void vf_shuffle_tile(const vf *x, vf *y)
 {
-    REPEAT(i, LANES / 2, y[2 * i] = vf_zip_low(x[i], x[i + LANES / 2]);
-           y[2 * i + 1] = vf_zip_high(x[i], x[i + LANES / 2]););
+    REPEAT8(i, LANES / 2, y[2 * i] = vf_zip_low(x[i], x[i + LANES / 2]);
+            y[2 * i + 1] = vf_zip_high(x[i], x[i + LANES / 2]););
 }
 
 INLINE void vf_transpose(vf *x)
@@ -490,16 +512,16 @@ INLINE void vf_sum_each(const vf *x, vf *hi, vf *lo)
 #if LANES == 16
     // Halves first, then halves of quarters: a blend in place of one of two shuffles
     vf y[8], z[4];
-    REPEAT(i, 8, {
+    REPEAT8(i, 8, {
         const uint32_t at = i / 4 * 8 + i % 4;
         __m512 a = (__m512)x[at], b = (__m512)x[at + 4];
         y[i] = (vf)_mm512_mask_blend_ps(0xff00, a, b) + (vf)_mm512_shuffle_f32x4(a, b, 0x4e);
     });
-    REPEAT(i, 4, {
+    REPEAT4(i, 4, {
         __m512 a = (__m512)y[2 * i], b = (__m512)y[2 * i + 1];
         z[i] = (vf)_mm512_mask_blend_ps(0xcccc, a, b) + (vf)_mm512_shuffle_ps(a, b, 0x4e);
     });
-    REPEAT(i, 2, {
+    REPEAT2(i, 2, {
         part[i] = (vf)_mm512_shuffle_ps((__m512)z[2 * i], (__m512)z[2 * i + 1], 0x88);
         high = (vf)_mm512_shuffle_ps((__m512)z[2 * i], (__m512)z[2 * i + 1], 0xdd);
         vf_add_exact(&part[i], &lost[i], high);
@@ -509,7 +531,7 @@ INLINE void vf_sum_each(const vf *x, vf *hi, vf *lo)
     *lo = (vf)_mm512_shuffle_f32x4((__m512)lost[0], (__m512)lost[1], 0x88) +
           (vf)_mm512_shuffle_f32x4((__m512)lost[0], (__m512)lost[1], 0xdd);
 #elif LANES == 8
-    REPEAT(i, 2, {
+    REPEAT2(i, 2, {
         vf_quad_halves(vf_sum_pair(x[4 * i], x[4 * i + 1]), vf_sum_pair(x[4 * i + 2], x[4 * i + 3]), &part[i],
                        &high);
         vf_add_exact(&part[i], &lost[i], high);
@@ -519,7 +541,7 @@ INLINE void vf_sum_each(const vf *x, vf *hi, vf *lo)
     *lo = (vf)_mm256_permute2f128_ps((__m256)lost[0], (__m256)lost[1], 0x20) +
           (vf)_mm256_permute2f128_ps((__m256)lost[0], (__m256)lost[1], 0x31);
 #else
-    REPEAT(i, 2, {
+    REPEAT2(i, 2, {
         vf_pair_halves(x[2 * i], x[2 * i + 1], &part[i], &high);
         vf_add_exact(&part[i], &lost[i], high);
     });
