@@ -94,7 +94,9 @@ static struct share share_of(const struct worker_compute_item *item, const struc
     uint64_t first = worker_chunk_first(entry->chunk);
     if (!entry->compute || first >= item->visible)
         return share;
-    uint32_t ready = worker_chunk_ready(entry->chunk, item->source);
+    uint32_t ready = worker_session_gave_back(item->session, item->source, entry->chunk)
+                         ? worker_chunk_shape(entry->chunk)->chunk_tokens
+                         : worker_chunk_ready(entry->chunk, item->source);
     uint64_t below = item->visible - first;
     share.covered = below < ready ? (uint32_t)below : ready;
     if (first < sees->to)
@@ -251,7 +253,8 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
         kernels_coverage_count(&cover, worker_chunk_id(entry->chunk), share.covered, session->epoch);
         if (share.seen == 0)
             continue;
-        if (worker_chunk_forgotten(entry->chunk, item->source))
+        if (worker_chunk_forgotten(entry->chunk, item->source) ||
+            worker_chunk_ready(entry->chunk, item->source) < share.seen)
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                     "the row at position %" PRIu64
                                     " of layer %u sees keys from position %" PRIu64

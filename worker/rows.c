@@ -174,14 +174,15 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
 
 // ---- commit, abort ------------------------------------------------------------------------------
 
-// A commit asks nothing of it.
-static bool leave_out(const struct worker_session *session, uint32_t nth)
+// A commit asks nothing of its rows of the layer.
+static bool leave_out(const struct worker_session *session, uint32_t nth, uint32_t layer)
 {
-    return session->chunks[nth].incoming || session->chunks[nth].copy;
+    const struct worker_session_chunk *entry = &session->chunks[nth];
+    return entry->incoming || entry->copy || worker_session_gave_back(session, layer, entry->chunk);
 }
 
-// Whether all rows of the range that are of chunks held here are committed, appended, or frozen by this
-// commit. 0: by any.
+// Whether all rows of the range that are of chunks held here are committed, appended, frozen by this
+// commit, or forgotten. 0: by any.
 static enum common_code committable(struct worker_session *session, const struct worker_freeze *freeze,
                                     struct common_error *err)
 {
@@ -192,7 +193,7 @@ static enum common_code committable(struct worker_session *session, const struct
         const struct worker_chunk *chunk = session->chunks[i].chunk;
         uint32_t row, rows;
         worker_chunk_part(chunk, freeze->first, freeze->count, &row, &rows);
-        if (leave_out(session, i))
+        if (leave_out(session, i, freeze->layer))
             continue;
         uint32_t n = worker_chunk_rows_at(chunk, freeze->layer, row, rows, least);
         if (n < rows)
@@ -242,10 +243,11 @@ static void name_lacking(const struct worker_session *session, const Banyan__Pb_
         const struct worker_chunk *chunk = session->chunks[i].chunk;
         uint64_t start = worker_chunk_first(chunk);
         bool lacks = false;
-        for (size_t r = 0; r < body->n_ranges && !lacks && !leave_out(session, i); r++) {
+        for (size_t r = 0; r < body->n_ranges && !lacks; r++) {
             const Banyan__Pb__RowsRange *range = body->ranges[r];
             uint32_t row, rows;
-            if (range->first >= start + tokens || start >= range->first + range->count)
+            if (range->first >= start + tokens || start >= range->first + range->count ||
+                leave_out(session, i, range->layer))
                 continue;
             worker_chunk_part(chunk, range->first, range->count, &row, &rows);
             lacks = worker_chunk_rows_at(chunk, range->layer, row, rows, WORKER_ROW_PREPARED) < rows;

@@ -122,6 +122,14 @@ static inline uint64_t worker_session_given_back(const struct worker_session *se
     return forgotten - forgotten % session->spec->shape->chunk_tokens;
 }
 
+// These rows of the chunk count for the session, though they may be gone: also where another session here has the chunk, and
+// waits for rows of it that are on their way (worker_store_recall).
+static inline bool worker_session_gave_back(const struct worker_session *session, uint32_t layer,
+                                            const struct worker_chunk *chunk)
+{
+    return worker_chunk_first(chunk) < worker_session_given_back(session, layer);
+}
+
 // What it had forgotten when it was written down: [spec's layers] positions, as `forgotten`.
 void worker_session_restore_forgotten(struct worker_store *store, struct worker_session *session,
                                       const uint64_t *positions);

@@ -226,6 +226,32 @@ static void what_all_have_forgotten_may_be_brought_again(void **state)
     end_windowed(&s);
 }
 
+// Rows of a chunk that one session has forgotten, and that are being brought for another one: to the first they count as they did, in
+// a step and when it is told again which rows it has, and nothing that needs them is answered.
+static void what_is_brought_for_another_counts_as_it_did(void **state)
+{
+    (void)state;
+    struct setup s;
+    begin_windowed(&s);
+    assert_int_equal(lay_out(&s, WINDOWED, INCARNATION, 0, 2 * TOKENS + WINDOW), COMMON_OK);
+    incoming = true;
+    assert_int_equal(lay_out(&s, TWIN, INCARNATION, 2, 0), COMMON_OK);
+    incoming = false;
+    const struct worker_chunk *chunk = worker_store_find(s.c.workers[0]->store, mine[1].chunk);
+    assert_int_equal(worker_chunk_ready(chunk, 0), 0);
+    attend(&s, 95, COMMON_OK, "");
+    attend(&s, 71, COMMON_OK, "");
+    attend(&s, 70, COMMON_FAILED_PRECONDITION, "FORGOTTEN");
+    weigh(&s, 71, COMMON_OK, "");
+    weigh(&s, 70, COMMON_FAILED_PRECONDITION, "FORGOTTEN");
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        assert_int_equal(cluster_commit(&s.c, 0, WINDOWED, layer, 0, CHUNKS * TOKENS), COMMON_OK);
+    // The other one has no row of them.
+    assert_int_equal(lay_out(&s, TWIN, INCARNATION, 2, 0), COMMON_OK);
+    assert_int_equal(cluster_commit(&s.c, 0, TWIN, 0, 0, TOKENS), COMMON_FAILED_PRECONDITION);
+    end_windowed(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -234,6 +260,7 @@ int main(void)
         cmocka_unit_test(what_sessions_share_goes_with_the_last),
         cmocka_unit_test(a_new_history_begins_with_nothing_forgotten),
         cmocka_unit_test(what_all_have_forgotten_may_be_brought_again),
+        cmocka_unit_test(what_is_brought_for_another_counts_as_it_did),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
