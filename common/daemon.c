@@ -296,9 +296,11 @@ enum { SIGNALS = 3 };
 #define CLEAN_NS    (2 * COMMON_NS_PER_MS)
 
 struct common_signals {
+    struct common_loop *loop;
     common_loop_fn leave, reload;
     void *arg;
     struct event *events[SIGNALS];
+    struct event *input; // NULL: it is not watched
     struct common_timer
         *sweep; // of the log: for what nothing comes behind; and of blocks that wait to be wiped
     struct common_timer *clean; // there are more of these
@@ -330,6 +332,19 @@ static void on_clean(void *arg)
     clean_blocks(arg, false);
 }
 
+static void on_input(evutil_socket_t fd, short what, void *arg)
+{
+    (void)what;
+    struct common_signals *signals = arg;
+    char unused[256];
+    ssize_t n = read(fd, unused, sizeof unused);
+    if (n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN)))
+        return;
+    event_del(signals->input);
+    common_log_info("leaving: standard input has ended");
+    signals->leave(signals->arg);
+}
+
 static void on_sweep(void *arg)
 {
     common_log_sweep();
@@ -343,6 +358,7 @@ enum common_code common_signals_new(struct common_loop *loop, common_loop_fn lea
     struct common_signals *signals = calloc(1, sizeof *signals);
     if (!signals)
         return COMMON_RESOURCE_EXHAUSTED;
+    signals->loop = loop;
     signals->leave = leave;
     signals->reload = reload;
     signals->arg = arg;
@@ -364,6 +380,20 @@ enum common_code common_signals_new(struct common_loop *loop, common_loop_fn lea
     return COMMON_OK;
 }
 
+enum common_code common_signals_watch_input(struct common_signals *signals, struct common_error *err)
+{
+    struct stat input;
+    if (fstat(STDIN_FILENO, &input) != 0 ||
+        !(S_ISFIFO(input.st_mode) || S_ISSOCK(input.st_mode) || isatty(STDIN_FILENO)))
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "--stop-on-eof: standard input is no pipe, socket or terminal");
+    signals->input =
+        event_new(common_loop_base(signals->loop), STDIN_FILENO, EV_READ | EV_PERSIST, on_input, signals);
+    if (!signals->input || event_add(signals->input, NULL) != 0)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for the end of standard input");
+    return COMMON_OK;
+}
+
 void common_signals_free(struct common_signals *signals)
 {
     if (!signals)
@@ -371,6 +401,8 @@ void common_signals_free(struct common_signals *signals)
     for (int i = 0; i < SIGNALS; i++)
         if (signals->events[i])
             event_free(signals->events[i]);
+    if (signals->input)
+        event_free(signals->input);
     common_timer_free(signals->sweep);
     common_timer_free(signals->clean);
     common_log_sweep();

@@ -25,7 +25,7 @@ enum common_daemon_exit { // docs/EXIT_CODES.md; a daemon may have further ones 
 struct common_daemon {
     // From the command line or the file of --config, by the entries below. NULL: not given.
     const char *secret_file, *token_file, *ready_file, *log_level, *log_format, *http, *seccomp;
-    bool http_insecure, core_dumps;
+    bool http_insecure, core_dumps, stop_on_eof;
     const char *tls_cert, *tls_key, *tls_ca, *tls_client_cert, *http_tls;
     struct common_tracer_options trace;
     uint64_t log_rate;
@@ -60,6 +60,13 @@ struct common_daemon {
 #define COMMON_DAEMON_READY_OPTION(daemon, ready)                                                            \
     {                                                                                                        \
         "ready-file", 0, COMMON_OPTION_STRING, &(daemon)->ready_file, "PATH", ready, 0, 0                    \
+    }
+#define COMMON_DAEMON_EOF_OPTION(daemon)                                                                     \
+    {                                                                                                        \
+        "stop-on-eof", 0, COMMON_OPTION_FLAG, &(daemon)->stop_on_eof, NULL,                                  \
+            "End as after SIGTERM when standard input ends: for a program that starts this daemon,\n"        \
+            "holds the other end of the pipe, and may itself be killed.",                                    \
+            0, 0                                                                                             \
     }
 #define COMMON_DAEMON_HTTP_OPTION(daemon, serves)                                                            \
     {                                                                                                        \
@@ -255,6 +262,10 @@ void common_daemon_retrace(const struct common_daemon *fresh, struct common_trac
 struct common_signals;
 enum common_code common_signals_new(struct common_loop *loop, common_loop_fn leave, common_loop_fn reload,
                                     void *arg, struct common_signals **out);
+// --stop-on-eof: calls `leave`, once, when standard input ends, which is when every process that holds a pipe's other end
+// has closed it or has ended, in whatever way. What arrives before that is thrown away. FAILED_PRECONDITION: standard
+// input is a file or /dev/null; RESOURCE_EXHAUSTED.
+enum common_code common_signals_watch_input(struct common_signals *signals, struct common_error *err);
 void common_signals_free(struct common_signals *signals); // NULL is allowed
 
 #endif

@@ -11,11 +11,12 @@
 #include "common/status.h"
 
 struct common_trace_batch { // one ExportTraceServiceRequest in JSON; never altered
-    uint32_t refs, spans;
+    uint32_t refs, spans;   // refs: atomic
     size_t len;
     char text[]; // ends in a newline, which is the last of `len`
 };
-void common_trace_batch_unref(struct common_trace_batch *batch);
+struct common_trace_batch *common_trace_batch_ref(struct common_trace_batch *batch);
+void common_trace_batch_unref(struct common_trace_batch *batch); // NULL is allowed
 
 struct common_trace_counts { // of spans
     uint64_t sent, dropped;
@@ -23,19 +24,28 @@ struct common_trace_counts { // of spans
 };
 
 // ---- a file (trace_file.c) ----------------------------------------------------------------------
-// Appends a line a batch, which the collector's otlpjsonfile receiver reads. Writes at once, on the caller's thread.
+// A thread appends a line a batch, which the collector's otlpjsonfile receiver reads. A disk that hangs holds up the thread
+// alone: what does not fit into the queue is dropped and counted. All functions but flush return at once.
+
+#define COMMON_TRACE_FILE_BATCHES 64u // that wait
+#define COMMON_TRACE_FILE_BYTES   (16u * 1024 * 1024)
 
 struct common_trace_file;
-// Opens it, made with mode 0600 where it is not there. FAILED_PRECONDITION: it cannot be, or is a symbolic link, neither a
-// regular file nor a character device, or another user's file; RESOURCE_EXHAUSTED.
+// Opens it, made with mode 0600 where it is not there: that alone waits for the disk. FAILED_PRECONDITION: it cannot be
+// opened, or is a symbolic link, neither a regular file nor a character device, or another user's file; RESOURCE_EXHAUSTED.
 enum common_code common_trace_file_new(const char *path, struct common_trace_file **out,
                                        struct common_error *err);
-// Opens the path again, for who has moved the file away; where that fails the old one stays.
+// Opens the path again, behind what waits, for who has moved the file away; where that fails the old one stays.
 void common_trace_file_reopen(struct common_trace_file *file);
-// A batch that the disk does not take is dropped whole: what was written of it is taken back, or the line ended.
-void common_trace_file_write(struct common_trace_file *file, const struct common_trace_batch *batch);
-const struct common_trace_counts *common_trace_file_counts(const struct common_trace_file *file);
-void common_trace_file_free(struct common_trace_file *file); // NULL is allowed
+// Takes a reference. A batch that the disk does not take is dropped whole: what was written of it is taken back, or the line
+// ended.
+void common_trace_file_write(struct common_trace_file *file, struct common_trace_batch *batch);
+void common_trace_file_counts(struct common_trace_file *file, struct common_trace_counts *out);
+// Blocks until all is written, at most until until_ns (monotonic). False: something is not.
+bool common_trace_file_flush(struct common_trace_file *file, uint64_t until_ns);
+// Where something is still being written the thread is left behind with the file, and ends by itself or with the process.
+// NULL is allowed.
+void common_trace_file_free(struct common_trace_file *file);
 
 // ---- a collector (trace_otlp.c) -----------------------------------------------------------------
 // OTLP/HTTP with JSON bodies (https://opentelemetry.io/docs/specs/otlp/, "OTLP/HTTP"). One request is under way at a time.

@@ -76,9 +76,15 @@ static void otlp_set_state(struct common_trace_otlp *o, enum otlp_state state)
     o->state = state;
 }
 
+struct common_trace_batch *common_trace_batch_ref(struct common_trace_batch *batch)
+{
+    __atomic_fetch_add(&batch->refs, 1, __ATOMIC_RELAXED);
+    return batch;
+}
+
 void common_trace_batch_unref(struct common_trace_batch *batch)
 {
-    if (batch && --batch->refs == 0)
+    if (batch && __atomic_sub_fetch(&batch->refs, 1, __ATOMIC_ACQ_REL) == 0)
         free(batch);
 }
 
@@ -192,7 +198,7 @@ static void otlp_request(struct common_trace_otlp *o, const char *address)
     evhttp_connection_set_max_headers_size(o->connection, ANSWER_BYTES);
     struct evkeyvalq *headers = evhttp_request_get_output_headers(request);
     snprintf(host, sizeof host, "%s%s%s:%u", six ? "[" : "", o->host, six ? "]" : "", o->port);
-    batch->refs++;
+    common_trace_batch_ref(batch);
     bool ready = evhttp_add_header(headers, "Host", host) == 0 &&
                  evhttp_add_header(headers, "Content-Type", "application/json") == 0 &&
                  evhttp_add_header(headers, "User-Agent", "banyan/" BANYAN_VERSION) == 0 &&
@@ -316,7 +322,7 @@ void common_trace_otlp_give(struct common_trace_otlp *o, struct common_trace_bat
         o->counts.dropped += batch->spans;
         return;
     }
-    batch->refs++;
+    common_trace_batch_ref(batch);
     o->batches[o->n++] = batch;
     o->counts.queued += batch->spans;
     o->bytes += batch->len;

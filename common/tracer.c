@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "common/log.h"
 #include "common/metrics.h"
 #include "common/random.h"
 #include "common/trace_export.h"
@@ -32,6 +33,7 @@ struct common_tracer {
     uint64_t lost;                                       // no memory, no room
     common_loop_fn finished;
     void *finished_arg;
+    uint64_t finish_by_ns;
     size_t head_len;
     char head[COMMON_SPAN_HEAD_MAX];
 };
@@ -86,6 +88,14 @@ static void batch_leave(struct common_tracer *tracer)
     common_trace_batch_unref(batch);
 }
 
+// Nothing is served any more: the loop waits for the file, within the end's time.
+static void end(struct common_tracer *tracer, common_loop_fn finished)
+{
+    if (tracer->file && !common_trace_file_flush(tracer->file, tracer->finish_by_ns))
+        common_log_warn("the file of spans is too slow: some are lost");
+    finished(tracer->finished_arg);
+}
+
 static void on_timer(void *arg)
 {
     struct common_tracer *tracer = arg;
@@ -93,7 +103,7 @@ static void on_timer(void *arg)
     tracer->running = false;
     tracer->finished = NULL;
     if (finished)
-        finished(tracer->finished_arg); // the end's time is over
+        end(tracer, finished); // the end's time is over
     else
         batch_leave(tracer);
 }
@@ -189,8 +199,13 @@ enum common_code common_tracer_set(struct common_tracer *tracer, const struct co
     }
     batch_leave(tracer); // to where it was meant for
     if (new_file) {
-        if (tracer->file)
-            count_more(&tracer->file_before, common_trace_file_counts(tracer->file));
+        if (tracer->file) {
+            struct common_trace_counts counts;
+            common_trace_file_counts(tracer->file, &counts);
+            counts.sent += counts.queued; // its thread writes them yet
+            counts.queued = 0;
+            count_more(&tracer->file_before, &counts);
+        }
         common_trace_file_free(tracer->file);
         tracer->file = file;
     } else if (tracer->file) {
@@ -224,14 +239,16 @@ bool common_tracer_put(const struct common_tracer *tracer, struct common_metrics
     static const char exported[] = "Spans of steps that were exported.",
                       dropped[] =
                           "Spans of steps that were not: no memory, a full queue, refused, or a full disk.";
-    struct common_trace_counts none = {0};
+    struct common_trace_counts none = {0}, file = {0};
     if (!tracer)
         return true;
+    if (tracer->file)
+        common_trace_file_counts(tracer->file, &file);
     for (int i = 0; i < 2; i++) {
-        const struct common_trace_counts *now =
-            i == 0 && tracer->file   ? common_trace_file_counts(tracer->file)
-            : i == 1 && tracer->otlp ? common_trace_otlp_counts(tracer->otlp)
-                                     : &none;
+        const struct common_trace_counts *now = i == 0 ? &file
+                                                : i == 1 && tracer->otlp
+                                                    ? common_trace_otlp_counts(tracer->otlp)
+                                                    : &none;
         const struct common_trace_counts *before = i == 0 ? &tracer->file_before : &tracer->otlp_before;
         const char *to = i == 0 ? "file" : "otlp";
         const struct common_metric_spec specs[] = {
@@ -256,7 +273,7 @@ static void on_finished(void *arg)
     tracer->finished = NULL;
     common_timer_stop(tracer->timer);
     if (finished)
-        finished(tracer->finished_arg);
+        end(tracer, finished);
 }
 
 void common_tracer_finish(struct common_tracer *tracer, uint64_t limit_ns, common_loop_fn done, void *arg)
@@ -269,6 +286,7 @@ void common_tracer_finish(struct common_tracer *tracer, uint64_t limit_ns, commo
     tracer->on = false;
     tracer->finished = done;
     tracer->finished_arg = arg;
+    tracer->finish_by_ns = common_clock_after(limit_ns);
     common_timer_start(tracer->timer, limit_ns, false);
     if (tracer->otlp)
         common_trace_otlp_finish(tracer->otlp, on_finished, tracer);

@@ -14,8 +14,8 @@
 
 #include "common/loop.h"
 #include "common/secret.h"
-#include "coordinator/coordinator.h"
 #include "coordinator/events.h"
+#include "coordinator/options.h"
 #include "coordinator/presence.h"
 #include "coordinator/turn.h"
 

@@ -179,6 +179,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
         COMMON_DAEMON_READY_OPTION(daemon,
                                    "Written when it listens: {\"endpoints\": [...], \"pid\": n}, and\n"
                                    "\"http\" with --http. Default: none."),
+        COMMON_DAEMON_EOF_OPTION(daemon),
         COMMON_DAEMON_HARDEN_OPTIONS(daemon),
         COMMON_DAEMON_LOG_OPTIONS(daemon),
         COMMON_DAEMON_TRACE_OPTIONS(daemon),

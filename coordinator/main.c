@@ -123,7 +123,8 @@ static enum common_daemon_exit run_daemon(struct daemon *d)
     }
     if (common_signals_new(d->loop, leave, reload, d, &signals) != COMMON_OK) {
         common_log_error("cannot start: no memory for signals");
-    } else if (common_notify_new(d->loop, &d->notify, &err) != COMMON_OK ||
+    } else if ((d->options.daemon.stop_on_eof && common_signals_watch_input(signals, &err) != COMMON_OK) ||
+               common_notify_new(d->loop, &d->notify, &err) != COMMON_OK ||
                start_serving(d, &err) != COMMON_OK) {
         common_log_error("cannot start: %s", err.message);
         if (d->coordinator)

@@ -5,8 +5,9 @@
 #define COORDINATOR_METRICS_H
 
 #include "common/metrics.h"
-#include "coordinator/coordinator.h"
 #include "proto/access.h"
+
+struct coordinator;
 
 // What has a tenant's name is for who may see it: operators and admins see all, others their own tenant's, and access NONE
 // sees none. False: no memory.

@@ -18,6 +18,7 @@
 #include "coordinator/sessions/account.h"
 #include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/keys.h"
+#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
@@ -477,7 +478,7 @@ static void answer_tenant(const struct coordinator *c, struct proto_request *req
     char *endpoints[PROTO_LISTEN_MAX];
     const char *endpoint;
     while (m.n_endpoints < PROTO_LISTEN_MAX &&
-           (endpoint = coordinator_endpoint(c, (uint32_t)m.n_endpoints)) != NULL)
+           (endpoint = proto_server_endpoint(c->server, (uint32_t)m.n_endpoints)) != NULL)
         endpoints[m.n_endpoints++] = (char *)endpoint;
     m.version = BANYAN_VERSION;
     m.cluster = (char *)c->core.options.cluster;
@@ -532,10 +533,10 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.uptime_ns = now - c->core.started_ns;
     m.sessions = c->sessions.n;
     m.thin_chunks = coordinator_sessions_thin(&c->sessions);
-    m.moves = c->sessions.moves.n;
-    m.moved_chunks = c->sessions.moves.chunks;
-    m.moved_bytes = c->sessions.moves.bytes;
-    m.wished_chunks = c->sessions.moves.n_wishes;
+    m.moves = c->sessions.moves->n;
+    m.moved_chunks = c->sessions.moves->chunks;
+    m.moved_bytes = c->sessions.moves->bytes;
+    m.wished_chunks = c->sessions.moves->n_wishes;
     m.steps = c->steps.count_steps;
     m.frames = c->steps.count_frames;
     m.audit_every = c->core.options.audit;
@@ -549,7 +550,7 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     char *endpoints[PROTO_LISTEN_MAX];
     const char *endpoint;
     while (m.n_endpoints < PROTO_LISTEN_MAX &&
-           (endpoint = coordinator_endpoint(c, (uint32_t)m.n_endpoints)) != NULL)
+           (endpoint = proto_server_endpoint(c->server, (uint32_t)m.n_endpoints)) != NULL)
         endpoints[m.n_endpoints++] = (char *)endpoint;
     m.endpoints = endpoints;
     m.needs_token = coordinator_wants_token(c);

@@ -6,16 +6,11 @@
 #include <string.h>
 
 #include "examples/pool.h"
+#include "examples/products.h"
 #include "examples/rounding.h"
 
 #define TILE    8   // query rows that share a read of the keys: their logits stay in the second-level cache
 #define STRETCH 256 // keys
-
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
 
 struct attention64 {
     const struct llama_config *config;
@@ -62,61 +57,6 @@ void attention64_free(struct attention64 *cache)
     free(cache);
 }
 
-typedef double vec __attribute__((vector_size(64))); // eight lanes: one sum is eight sums, added at the end
-
-typedef float packed __attribute__((vector_size(32), aligned(4)));
-#define WIDEN(x) __builtin_convertvector(*(const packed *)(x), vec)
-
-// Logits of keys [from, to) for one row and head; returns the larger of their maximum and `max`. Four keys at
-// a time hide the latency of the additions; dim is a multiple of 8, padded with zeros.
-CLONES static double score(const float *q, const float *keys, const float *key_scales, uint64_t from,
-                           uint64_t to, uint32_t dim, double scale, double max, double *x)
-{
-    for (uint64_t j = from; j < to; j += 4) {
-        const float *k[4];
-        vec sum[4] = {{0}};
-        for (int i = 0; i < 4; i++)
-            k[i] = keys + (j + i < to ? j + i : j) * dim;
-        for (uint32_t d = 0; d < dim; d += 8) {
-            vec qd = WIDEN(q + d);
-            for (int i = 0; i < 4; i++)
-                sum[i] += qd * WIDEN(k[i] + d);
-        }
-        for (int i = 0; i < 4 && j + i < to; i++) {
-            double total = 0;
-            for (int l = 0; l < 8; l++)
-                total += sum[i][l];
-            x[j + i] = total * (double)key_scales[j + i] * scale;
-            max = x[j + i] > max ? x[j + i] : max;
-        }
-    }
-    return max;
-}
-
-// Adds the weighted values of keys [from, to) to acc; returns the sum of their weights.
-CLONES static double weigh(const double *x, double max, const float *values, const float *value_scales,
-                           uint64_t from, uint64_t to, uint32_t dim, double *acc)
-{
-    double total = 0;
-    for (uint64_t j = from; j < to; j += 4) {
-        const float *v[4];
-        double w[4];
-        for (int i = 0; i < 4; i++) {
-            w[i] = j + i < to ? exp(x[j + i] - max) : 0;
-            v[i] = values + (j + i < to ? j + i : j) * dim;
-            total += w[i];
-            w[i] *= j + i < to ? (double)value_scales[j + i] : 0;
-        }
-        for (uint32_t d = 0; d < dim; d += 8) {
-            vec sum = WIDEN(v[0] + d) * w[0] + WIDEN(v[1] + d) * w[1] + WIDEN(v[2] + d) * w[2] +
-                      WIDEN(v[3] + d) * w[3];
-            for (int l = 0; l < 8; l++)
-                acc[d + l] += sum[l];
-        }
-    }
-    return total;
-}
-
 struct attend {
     const struct attention64 *cache;
     uint32_t layer, rows, tiles;
@@ -126,6 +66,64 @@ struct attend {
     int failed;
 };
 
+struct tile { // of one query head
+    const float *keys, *values, *key_scales, *value_scales;
+    uint32_t rows, dim;
+    uint64_t last;   // keys that its last row sees; each row before it sees one less
+    double *q, *acc; // [TILE][dim]
+    double *x;       // [TILE][last] logits, then weights
+};
+
+static uint64_t seen_by(const struct tile *t, uint32_t r)
+{
+    return t->last - t->rows + 1 + r;
+}
+
+// Logits of all rows with all keys of the tile, also those that a row does not see, and each row's largest of those that it
+// sees.
+static void tile_score(struct tile *t, const struct products *products, double scale, double *max)
+{
+    for (uint64_t from = 0; from < t->last; from += STRETCH) {
+        uint64_t n = t->last - from < STRETCH ? t->last - from : STRETCH;
+        for (uint32_t r = 0; r < t->rows; r += PRODUCTS_ROWS)
+            products->score(t->q + (size_t)r * t->dim, t->keys + from * t->dim, t->key_scales + from, n,
+                            t->dim, scale, t->x + r * t->last + from, t->last);
+    }
+    for (uint32_t r = 0; r < t->rows; r++) {
+        max[r] = -INFINITY;
+        for (uint64_t j = 0; j < seen_by(t, r); j++)
+            max[r] = t->x[r * t->last + j] > max[r] ? t->x[r * t->last + j] : max[r];
+    }
+}
+
+// Adds the weighted values to acc, and each row's weights to its total.
+static void tile_weigh(struct tile *t, const struct products *products, const double *max, double *total)
+{
+    for (uint64_t from = 0; from < t->last; from += STRETCH) {
+        uint64_t end = t->last - from < STRETCH ? t->last : from + STRETCH;
+        for (uint32_t r = 0; r < TILE; r++) {
+            double *x = t->x + r * t->last;
+            uint64_t seen = r < t->rows ? seen_by(t, r) : 0, to = seen < from  ? from
+                                                                  : seen < end ? seen
+                                                                               : end;
+            if (to > from)
+                total[r] += products->weights(x + from, to - from, max[r], t->value_scales + from);
+            memset(x + to, 0, (end - to) * sizeof(*x));
+        }
+        for (uint32_t r = 0; r < t->rows; r += PRODUCTS_ROWS)
+            products->weigh(t->x + r * t->last + from, t->last, t->values + from * t->dim, end - from, t->dim,
+                            t->acc + (size_t)r * t->dim);
+    }
+}
+
+static void tile_attend(struct tile *t, double scale, double *total)
+{
+    const struct products *products = products_best();
+    double max[TILE];
+    tile_score(t, products, scale, max);
+    tile_weigh(t, products, max, total);
+}
+
 // One query head of a tile of rows. The tile goes over the keys a stretch at a time, so that they are read
 // from memory once for all of its rows.
 static void attend_tile(void *arg, unsigned i)
@@ -134,46 +132,32 @@ static void attend_tile(void *arg, unsigned i)
     const struct llama_config *c = a->cache->config;
     uint32_t head = i / a->tiles, row = i % a->tiles * TILE, dim = a->cache->dim,
              kv_head = head / (c->q_heads / c->kv_heads);
-    uint32_t n_rows = a->rows - row < TILE ? a->rows - row : TILE;
-    size_t row_offset = ((size_t)a->layer * c->kv_heads + kv_head) * a->cache->capacity;
-    const float *keys = a->cache->keys + row_offset * dim, *values = a->cache->values + row_offset * dim;
-    const float *key_scales = a->cache->key_scales + row_offset;
-    const float *value_scales = a->cache->value_scales + row_offset;
-    uint64_t last = a->first + row + n_rows; // keys that the tile's last row sees
-    double max[TILE], total[TILE] = {0};
-    double *x = malloc((last + dim) * TILE * sizeof(*x)), *acc = x ? x + last * TILE : NULL;
-    float *q = calloc((size_t)dim * TILE, sizeof(*q));
-    if (!x || !q) {
-        free(x);
-        free(q);
+    size_t offset = ((size_t)a->layer * c->kv_heads + kv_head) * a->cache->capacity;
+    struct tile t = {.keys = a->cache->keys + offset * dim,
+                     .values = a->cache->values + offset * dim,
+                     .key_scales = a->cache->key_scales + offset,
+                     .value_scales = a->cache->value_scales + offset,
+                     .rows = a->rows - row < TILE ? a->rows - row : TILE,
+                     .dim = dim};
+    t.last = a->first + row + t.rows;
+    double total[TILE] = {0}, *space = calloc((t.last + 2 * dim) * TILE, sizeof(*space));
+    if (!space) {
         __atomic_store_n(&a->failed, 1, __ATOMIC_RELAXED);
         return;
     }
-    for (uint32_t r = 0; r < n_rows; r++)
-        max[r] = -INFINITY;
-    for (uint32_t r = 0; r < n_rows; r++)
-        memcpy(q + (size_t)r * dim, a->q + ((size_t)(row + r) * c->q_heads + head) * c->head_dim,
-               c->head_dim * sizeof(float));
-    memset(acc, 0, (size_t)dim * TILE * sizeof(*acc));
-    for (int pass = 0; pass < 2; pass++)
-        for (uint64_t from = 0; from < last; from += STRETCH)
-            for (uint32_t r = 0; r < n_rows; r++) {
-                uint64_t n = last - n_rows + r + 1, to = from + STRETCH < n ? from + STRETCH : n;
-                if (from >= to)
-                    continue;
-                if (pass == 0)
-                    max[r] = score(q + (size_t)r * dim, keys, key_scales, from, to, dim,
-                                   1.0 / sqrt(c->head_dim), max[r], x + r * last);
-                else
-                    total[r] += weigh(x + r * last, max[r], values, value_scales, from, to, dim,
-                                      acc + (size_t)r * dim);
-            }
-    for (uint32_t r = 0; r < n_rows; r++)
+    t.q = space;
+    t.acc = t.q + (size_t)dim * TILE;
+    t.x = t.acc + (size_t)dim * TILE;
+    for (uint32_t r = 0; r < t.rows; r++)
+        for (uint32_t d = 0; d < c->head_dim; d++)
+            t.q[(size_t)r * dim + d] =
+                (double)a->q[((size_t)(row + r) * c->q_heads + head) * c->head_dim + d];
+    tile_attend(&t, 1.0 / sqrt(c->head_dim), total);
+    for (uint32_t r = 0; r < t.rows; r++)
         for (uint32_t d = 0; d < c->head_dim; d++)
             a->o[((size_t)(row + r) * c->q_heads + head) * c->head_dim + d] =
-                (float)(acc[(size_t)r * dim + d] / total[r]);
-    free(q);
-    free(x);
+                (float)(t.acc[(size_t)r * dim + d] / total[r]);
+    free(space);
 }
 
 enum common_code attention64_attend(void *arg, uint32_t layer, uint64_t first, uint32_t rows, const float *q,

@@ -3,7 +3,7 @@
 #ifndef REDUCE_COST_H
 #define REDUCE_COST_H
 
-#include "reduce/plan.h"
+#include "reduce/shape.h"
 
 struct reduce_sim; // working memory for trees over one list of members
 

@@ -9,6 +9,7 @@
 
 #include "common/hash.h"
 #include "reduce/cost.h"
+#include "reduce/detour.h"
 #include "reduce/roster.h"
 #include "reduce/topology.h"
 
@@ -206,9 +207,6 @@ void reduce_plan_free(struct reduce_plan *plan)
 
 // ---- edges to avoid -----------------------------------------------------------------------------
 
-// A parent that does not reach its child costs more than any number of children that do not reach their parents.
-#define AVOID_COST (UINT64_C(1) << 32)
-
 static uint64_t avoid_cost(const struct reduce_plan *plan, const uint32_t *rank_of,
                            const struct reduce_avoid *avoid, uint32_t n)
 {
@@ -216,7 +214,7 @@ static uint64_t avoid_cost(const struct reduce_plan *plan, const uint32_t *rank_
     for (uint32_t i = 0; i < n; i++) {
         uint32_t from = rank_of[avoid[i].from], to = rank_of[avoid[i].to];
         if (plan->nodes[to].parent == (int32_t)from)
-            cost += AVOID_COST;
+            cost += REDUCE_AVOID_COST;
         else if (plan->nodes[from].parent == (int32_t)to)
             cost++;
     }
@@ -273,9 +271,15 @@ enum common_code reduce_plan_avoid(struct reduce_plan *plan, const struct reduce
         }
     }
     free(rank_of);
+    *left = (uint32_t)(cost / REDUCE_AVOID_COST);
+    bool found = false;
+    enum common_code code = *left ? reduce_detour(plan->nodes, plan->n, avoid, n, &found) : COMMON_OK;
+    if (found) {
+        *left = 0;
+        snprintf(plan->why, sizeof plan->why, "a tree around %u edges that are down, whatever it costs", n);
+    }
     plan->digest = digest_of(plan->nodes, plan->n, members);
-    *left = (uint32_t)(cost / AVOID_COST);
-    return COMMON_OK;
+    return code;
 }
 
 // ---- prediction of a given tree -----------------------------------------------------------------

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reduce/roster.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

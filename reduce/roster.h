@@ -3,7 +3,8 @@
 #ifndef REDUCE_ROSTER_H
 #define REDUCE_ROSTER_H
 
-#include "reduce/plan.h"
+#include "common/status.h"
+#include "reduce/shape.h"
 
 // Ranks go host by host, so the rank of a member depends on the members alone; what a tree adds is who is
 // whose parent.

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "reduce/plan.h"
+#include "reduce/shape.h"
 
 // Fills subtree[n], which alone fixes a tree: at most `fan` children for each rank, their subtrees as equal
 // as they can be, or the binomial tree for REDUCE_FAN_BINOMIAL. n > 0, fan > 0.

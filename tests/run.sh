@@ -10,9 +10,10 @@ Usage: tests/run.sh [--asan | --tsan | --ci] [--all] [--no-install] [-j N]
 Without options: the release build and its tests.
   --asan   build and test with the address and undefined-behaviour sanitizers
   --tsan   build with the thread sanitizer; run the tests labelled "threads"
-  --ci     what CI runs: checks of format, includes, links and code, then the tests of all three builds, and
-           some failpoints in a build that has them, and what is kept of each fuzz target. It draws nothing at
-           random: what is new is run by tests/explore
+  --ci     what CI runs: checks of format, includes, circles, words, links and code; three builds; some failpoints in a
+           build that has them, and what is kept of each fuzz target; then each test once, with the address
+           sanitizer where that build has it, and those labelled "optimised" or "threads" in the release build or
+           with the thread sanitizer as well. It draws nothing at random: what is new is run by tests/explore
   --all    also the tests labelled "long", with --ci all failpoints, and without a sanitizer the kernels as 64-bit ARM
            code under qemu
   --no-install
@@ -20,7 +21,8 @@ Without options: the release build and its tests.
   -j N     so many jobs at a time, of the build and of the tests (default: as many as processors build, 3 tests run:
            most of them wait)
   --help   print this help
-Builds are in build/release, build/asan, build/tsan, build/failpoints and build/fuzz. Ends with CTest's summary of the last run.
+Builds are in build/release, build/asan, build/tsan, build/failpoints and build/fuzz. Ends with the time of each
+stage, the ten slowest tests, and CTest's summary of the last run.
 TEXT
 }
 
@@ -80,7 +82,15 @@ if command -v ccache >/dev/null; then
 fi
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+summary=$(mktemp)
+ran=() # presets whose tests have run
+trap 'rm -f "$log" "$summary"' EXIT
+times=() # of the stages, in the order in which they ran
+
+# took NAME SECONDS
+took() {
+    times+=("$(printf '%5d s  %s' "$2" "$1")")
+}
 
 # stage NAME COMMAND...: one line with the time it took; the output only when it fails.
 stage() {
@@ -93,6 +103,7 @@ stage() {
         exit 1
     fi
     printf '%d s\n' $((SECONDS - start))
+    took "$name" $((SECONDS - start))
 }
 
 # Names of our C files that match the patterns; what is generated is not tracked.
@@ -133,6 +144,7 @@ fetch_ggml() {
     case $code in
     0)
         printf '%d s\n' $((SECONDS - start))
+        took ggml $((SECONDS - start))
         plugin=(-DBANYAN_LLAMA_SOURCE="$PWD/build/llama/llama.cpp" -DBANYAN_GGML_LIB="$PWD/build/llama/lib")
         ;;
     77) printf 'skipped\n%s\n' "$(tail -n 1 "$log")" ;;
@@ -151,19 +163,55 @@ build() {
     cmake --preset "$preset" --log-level=WARNING "$@" && cmake --build --preset "$preset" -- --quiet ${jobs:+-j"$jobs"}
 }
 
-# build_and_test PRESET [LABEL]
-build_and_test() {
-    local select=() options=()
+# built PRESET: builds it, in a stage of its own.
+built() {
+    local options=()
     if [ "$1" = release ]; then
         fetch_ggml
         options=("${plugin[@]}")
     fi
-    [ "$all" = yes ] || select+=(-LE '^long$')
-    [ -z "${2:-}" ] || select+=(-L "^$2\$")
     stage "$1 build" build "$1" "${options[@]}"
-    echo "== $1 tests"
-    ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j"${jobs:-3}" "${select[@]}" |
-        grep --line-buffered -vE '^ +Start +[0-9]+: |^Internal ctest'
+}
+
+# tested PRESET [CTEST_OPTION...]: runs its tests. What CTest has said is kept for `report`.
+tested() {
+    local preset=$1 start=$SECONDS select=() code=0
+    shift
+    [ "$all" = yes ] || select+=(-LE '^long$')
+    echo "== $preset tests"
+    ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j"${jobs:-3}" "${select[@]}" "$@" |
+        grep --line-buffered -vE '^ +Start +[0-9]+: |^Internal ctest' | tee "build/$preset/tests.log" || code=$?
+    took "$preset tests" $((SECONDS - start))
+    ran+=("$preset")
+    sed -n '/% tests passed/,$p' "build/$preset/tests.log" >"$summary"
+    [ "$code" = 0 ] || report
+    return "$code"
+}
+
+# Names of a build's tests, as a regular expression for ctest -R: those that the build OTHER does not have, and those whose
+# answers or times depend on how they are compiled.
+only_in() {
+    local names
+    names=$(comm -23 <(names_of "$1") <(names_of "$2") && names_of "$1" -L '^optimised$')
+    printf '^(%s)$' "$(sort -u <<<"$names" | paste -sd'|')"
+}
+
+names_of() {
+    local preset=$1
+    shift
+    ctest --test-dir "build/$preset" -N "$@" | sed -n 's/^ *Test *#[0-9]*: \([^ ]*\).*/\1/p' | sort
+}
+
+# Where the time has gone, and CTest's last summary.
+report() {
+    local preset
+    echo "== stages"
+    printf '%s\n' "${times[@]}"
+    for preset in "${ran[@]}"; do
+        echo "== slowest tests, $preset"
+        sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .* \([0-9.]*\) sec.*/\2 s  \1/p' "build/$preset/tests.log" | sort -rn | head -n 10
+    done
+    cat "$summary"
 }
 
 # Builds with failpoints, and arms some of them (--all: all). There a worker can be made to start a program, too.
@@ -198,21 +246,35 @@ fi
 case $mode in
 release)
     neon
-    build_and_test release
+    built release
+    tested release
     ;;
-asan) build_and_test asan ;;
-tsan) build_and_test tsan threads ;;
+asan)
+    built asan
+    tested asan
+    ;;
+tsan)
+    built tsan
+    tested tsan -L '^threads$'
+    ;;
 ci)
     stage "format" check_format
     stage "includes" tests/tools/check_includes.py
+    stage "circles" tests/tools/check_circles.py
+    stage "words" tests/tools/check_words.py
     stage "links" tests/tools/check_links.py
     stage "cppcheck" check_code
     neon
-    build_and_test release
-    build_and_test asan
+    built release
+    built asan
+    built tsan
     stage "simulated traces" tests/sim/same_traces.sh build/release/bin/chaos_test build/asan/bin/chaos_test
-    build_and_test tsan threads
     stage "failpoints" check_failpoints
     stage "fuzz targets" fuzz
+    # What the address sanitizer's build tests as well is tested there alone.
+    tested release -R "$(only_in release asan)"
+    tested tsan -L '^threads$'
+    tested asan
     ;;
 esac
+report

@@ -297,6 +297,7 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
         COMMON_DAEMON_READY_OPTION(daemon, "Written once it has joined: {\"name\": ..., \"endpoint\": ...,\n"
                                            "\"edge_endpoint\": ..., \"pid\": n}, and \"http\" with --http.\n"
                                            "Default: none."),
+        COMMON_DAEMON_EOF_OPTION(daemon),
         COMMON_DAEMON_HARDEN_OPTIONS(daemon),
         COMMON_DAEMON_LOG_OPTIONS(daemon),
         COMMON_DAEMON_TRACE_OPTIONS(daemon),

@@ -193,7 +193,8 @@ static int run_daemon(struct daemon *d)
     d->options.config.failed_arg = d;
     if (common_signals_new(d->loop, daemon_signalled, daemon_reload, d, &signals) != COMMON_OK) {
         common_log_error("cannot start: no memory for signals");
-    } else if (common_notify_new(d->loop, &d->notify, &err) != COMMON_OK ||
+    } else if ((d->options.daemon.stop_on_eof && common_signals_watch_input(signals, &err) != COMMON_OK) ||
+               common_notify_new(d->loop, &d->notify, &err) != COMMON_OK ||
                proto_http_new(d->loop, &d->options.daemon, insecure, &d->http, &err) != COMMON_OK ||
                common_daemon_trace(&d->options.daemon, d->loop, "banyan-worker", d->options.config.name,
                                    &d->options.config.tracer, &err) != COMMON_OK ||

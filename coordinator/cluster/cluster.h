@@ -44,6 +44,7 @@ struct coordinator_cluster {
 
     struct coordinator_edge edges[COORDINATOR_EDGES_MAX];
     uint32_t n_edges;
+    uint64_t no_tree_ns; // when it was last logged that no tree avoids them all
 
     struct coordinator_plan *plans; // list
     uint32_t n_plans;

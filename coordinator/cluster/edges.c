@@ -12,6 +12,7 @@
 #define SETTLED_NS (2 * COMMON_NS_PER_S)  // a parent may not have dialled a child that is new
 #define RECENT_NS  (5 * COMMON_NS_PER_S)  // some heartbeats: it is so now
 #define FORGET_NS  (60 * COMMON_NS_PER_S) // after the last report
+#define TRIED_NS   (2 * COMMON_NS_PER_S)  // until a plan has dialled its edges, and a report is of these
 
 static bool is(const struct coordinator_edge_end *end, const struct coordinator_worker *w)
 {
@@ -59,17 +60,18 @@ static void report(struct coordinator_worker *from, const struct coordinator_wor
         at++;
     if (at == COORDINATOR_EDGES_MAX)
         return; // so many are no fault of an edge
-    // One that was not reported of late may be in use again, where no tree avoided all edges.
-    bool known = at < cluster->n_edges && now - cluster->edges[at].reported_ns <= RECENT_NS;
-    cluster->n_edges += at == cluster->n_edges;
+    bool known = at < cluster->n_edges;
+    cluster->n_edges += !known;
     cluster->edges[at] = (struct coordinator_edge){.ends = {{from->slot, from->life}, {to->slot, to->life}},
                                                    .reported_ns = now};
+    // Where no tree avoids all edges, a plan was made with one that was known. It has been tried by now: the next plan has another
+    // one of them.
+    coordinator_plans_edge_down(cluster, from, to, known ? now - TRIED_NS : now);
     if (known)
         return;
     coordinator_worker_tell(from, WORKER_EDGE, WARN,
                             "a worker does not reach another: plans have other trees from=%s to=%s edge=%s",
                             from->name, to->name, to->edge_endpoint);
-    coordinator_plans_edge_down(cluster, from, to);
 }
 
 void coordinator_edges_report(struct coordinator_worker *from, char *const *endpoints, size_t n)
@@ -114,7 +116,7 @@ bool coordinator_edges_cut(const struct coordinator_plan *plan, const struct coo
     for (uint32_t i = 0; i < cluster->n_edges; i++) {
         const struct coordinator_edge *edge = &cluster->edges[i];
         if (is(&edge->ends[0], parent) && is(&edge->ends[1], child))
-            return common_clock_ns() - edge->reported_ns <= RECENT_NS;
+            return common_clock_ns() - edge->reported_ns <= FORGET_NS;
     }
     return false;
 }

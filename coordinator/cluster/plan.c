@@ -15,7 +15,8 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 
-#define IDLE_NS (10 * COMMON_NS_PER_S) // a plan that no session uses is kept this long
+#define IDLE_NS    (10 * COMMON_NS_PER_S) // a plan that no session uses is kept this long
+#define NO_TREE_NS (60 * COMMON_NS_PER_S) // between two lines of the log that no tree avoids all edges
 
 #define TO(state) (1u << COORDINATOR_PLAN_##state)
 const struct coordinator_machine coordinator_plan_machine = {
@@ -180,9 +181,19 @@ static void take_engine(struct coordinator_plan *plan)
              of->engine, of->group_size);
 }
 
+// Plans are made anew every few seconds then.
+static void log_no_tree(struct coordinator_cluster *cluster, uint32_t workers, uint32_t edges)
+{
+    uint64_t now = common_clock_ns();
+    if (cluster->no_tree_ns && now - cluster->no_tree_ns < NO_TREE_NS)
+        return;
+    cluster->no_tree_ns = now;
+    common_log_warn("no tree over %u workers avoids the %u edges that are down", workers, edges);
+}
+
 // Where no tree avoids them all, those that were reported longest ago are used: they may be back. Where that is not so the
 // plan's steps fail with the edge's name.
-static enum common_code avoid_edges(const struct coordinator_cluster *cluster,
+static enum common_code avoid_edges(struct coordinator_cluster *cluster,
                                     struct coordinator_worker *const *workers, uint32_t n,
                                     struct coordinator_plan *plan)
 {
@@ -192,7 +203,7 @@ static enum common_code avoid_edges(const struct coordinator_cluster *cluster,
     for (uint32_t most = found; most > 0 && code == COMMON_OK; most--) {
         code = reduce_plan_avoid(plan->tree, plan->members, avoid, most, &left);
         if (most == found && left)
-            common_log_warn("no tree over %u workers avoids the %u edges that are down", n, found);
+            log_no_tree(cluster, n, found);
         if (!left)
             break;
     }
@@ -226,6 +237,7 @@ static struct coordinator_plan *plan_make(struct coordinator_cluster *cluster,
     proto_list_init(&plan->dirty);
     proto_list_init(&plan->changed);
     plan->n = n;
+    plan->made_ns = common_clock_ns();
     plan->epoch = ++cluster->plans_made;
     plan->id = (cluster->core->term & 0xffffff) << 40 | plan->epoch;
     plan->workers = coordinator_alloc(n * sizeof(*plan->workers));
@@ -361,11 +373,12 @@ void coordinator_plans_worker_changed(struct coordinator_worker *w)
 }
 
 void coordinator_plans_edge_down(struct coordinator_cluster *cluster, const struct coordinator_worker *from,
-                                 const struct coordinator_worker *to)
+                                 const struct coordinator_worker *to, uint64_t until_ns)
 {
     for (struct coordinator_plan *plan = cluster->plans; plan; plan = plan->next) {
         uint32_t child = coordinator_plan_rank(plan, to), parent = coordinator_plan_rank(plan, from);
-        if (child != UINT32_MAX && parent != UINT32_MAX && plan->tree->nodes[child].parent == (int32_t)parent)
+        if (plan->made_ns <= until_ns && child != UINT32_MAX && parent != UINT32_MAX &&
+            plan->tree->nodes[child].parent == (int32_t)parent)
             coordinator_plan_retire(plan);
     }
 }

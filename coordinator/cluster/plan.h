@@ -38,7 +38,7 @@ struct coordinator_plan {
     char why[288];                   // tree and engine in words
     struct reduce_member *members;   // as given to the planner: tree->nodes[].member is an index
     uint32_t refs;                   // sessions
-    uint64_t idle_since_ns;          // refs fell to 0
+    uint64_t made_ns, idle_since_ns; // idle: refs fell to 0
     uint32_t in_flight;              // frames, and the installation
     struct coordinator_queue *queue; // of the room of steps; the plan lives as long
     bool told;                       // its members have been sent what its state demands
@@ -71,9 +71,9 @@ struct coordinator_plan *coordinator_plans_take_changed(struct coordinator_clust
 void coordinator_plans_worker_changed(struct coordinator_worker *w);
 // Retires plans whose engine is not the one that they would get now, where their members are of that group.
 void coordinator_plans_engine_changed(struct coordinator_cluster *cluster, const char *group);
-// Retires plans in which the one is the other's parent.
+// Retires plans in which the one is the other's parent, and that were made until then.
 void coordinator_plans_edge_down(struct coordinator_cluster *cluster, const struct coordinator_worker *from,
-                                 const struct coordinator_worker *to);
+                                 const struct coordinator_worker *to, uint64_t until_ns);
 // Retires those that it is a member of, where there are others: the next tree is made for its new speed.
 void coordinator_plans_worker_slow(const struct coordinator_worker *w);
 // Retires all: a worker drops the plans of a term when it hears of a later one.

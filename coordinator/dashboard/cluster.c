@@ -9,6 +9,8 @@
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/health.h"
 #include "coordinator/limits.h"
+#include "coordinator/sessions/moves.h"
+#include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/table.h"
 
 static json_t *limits_json(const struct coordinator *c, uint64_t *clients)
@@ -68,10 +70,10 @@ static json_t *counters_json(const struct coordinator *c)
         {"partial_answers", c->steps.count_partial},
         {"audited", c->steps.count_audited},
         {"audit_differences", c->steps.count_audit_differences},
-        {"moved_chunks", c->sessions.moves.chunks},
-        {"moved_bytes", c->sessions.moves.bytes},
-        {"struck_copies", c->sessions.moves.struck},
-        {"corrupt_copies", c->sessions.seals.corrupt},
+        {"moved_chunks", c->sessions.moves->chunks},
+        {"moved_bytes", c->sessions.moves->bytes},
+        {"struck_copies", c->sessions.moves->struck},
+        {"corrupt_copies", c->sessions.seals->corrupt},
     };
     json_t *object = json_object();
     for (size_t i = 0; i < sizeof(counters) / sizeof(*counters); i++)
@@ -98,8 +100,8 @@ COORDINATOR_DASHBOARD_ASK(cluster)
     json_object_set_new(root, "session_states", states_json(c));
     json_object_set_new(root, "thin_chunks",
                         coordinator_dashboard_u64(coordinator_sessions_thin(&c->sessions)));
-    json_object_set_new(root, "moves", coordinator_dashboard_u64(c->sessions.moves.n));
-    json_object_set_new(root, "wished_chunks", coordinator_dashboard_u64(c->sessions.moves.n_wishes));
+    json_object_set_new(root, "moves", coordinator_dashboard_u64(c->sessions.moves->n));
+    json_object_set_new(root, "wished_chunks", coordinator_dashboard_u64(c->sessions.moves->n_wishes));
     json_object_set_new(root, "items", coordinator_dashboard_u64(c->steps.items));
     json_object_set_new(root, "counters", counters_json(c));
     json_object_set_new(root, "took", times_json(&c->steps.took));

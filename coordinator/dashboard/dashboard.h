@@ -20,8 +20,8 @@
 #define COORDINATOR_DASHBOARD_H
 
 #include "common/http.h"
-#include "coordinator/coordinator.h"
 
+struct coordinator;
 struct coordinator_dashboard; // opaque
 
 // address: HOST:PORT of --http, as common_http_address says it. NULL: no memory. Ends before the coordinator does.

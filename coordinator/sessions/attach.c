@@ -142,7 +142,9 @@ static void open_placed(void *arg, struct coordinator_session *s, const struct p
     // What was to be placed is; a chunk with rows whose holder is away has kept its place.
     if (!failure && coordinator_session_missing(s, o->first, o->count, 0, &status) != COMMON_OK)
         failure = &status;
-    if (failure)
+    if (failure && coordinator_placing_waits(o->sessions, failure))
+        coordinator_park_placing(o->sessions, o->request, coordinator_handle_attach_open, o->sessions);
+    else if (failure)
         proto_request_fail_status(o->request, failure);
     else
         answer_open(o, s);

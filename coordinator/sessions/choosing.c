@@ -8,6 +8,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/candidates.h"
 #include "coordinator/sessions/move_queue.h"
+#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/table.h"
 #include "proto/spec.h"
@@ -152,7 +153,7 @@ static bool wish_is_void(const struct coordinator_choice *c, const struct coordi
 
 static void drop_void_wishes(struct coordinator_choice *c)
 {
-    struct coordinator_moves *moves = &c->s->sessions->moves;
+    struct coordinator_moves *moves = c->s->sessions->moves;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < moves->n_wishes; i++)
         if (moves->wishes[i].session != c->s->id || !wish_is_void(c, &moves->wishes[i]))
@@ -162,7 +163,7 @@ static void drop_void_wishes(struct coordinator_choice *c)
 
 static void choose_wishes(struct coordinator_choice *c)
 {
-    const struct coordinator_moves *moves = &c->s->sessions->moves;
+    const struct coordinator_moves *moves = c->s->sessions->moves;
     bool any = false;
     drop_void_wishes(c);
     for (uint32_t i = 0; i < moves->n_wishes && c->n_items < COORDINATOR_MOVE_CHUNKS; i++) {
@@ -271,7 +272,7 @@ struct coordinator_choice *coordinator_choose(struct coordinator_session *s)
 
 void coordinator_choice_begun(const struct coordinator_choice *c)
 {
-    struct coordinator_moves *moves = &c->s->sessions->moves;
+    struct coordinator_moves *moves = c->s->sessions->moves;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < moves->n_wishes; i++) {
         bool chosen = false;

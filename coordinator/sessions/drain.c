@@ -10,6 +10,7 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/sessions.h"
 #include "coordinator/store/store.h"
 #include "proto/banyan.pb-c.h"
@@ -41,7 +42,7 @@ static const char *why_stuck(const struct coordinator_sessions *sessions, const 
         return NULL;
     if (!anybody_else(sessions, w))
         return "no other worker is active and in use: start one, or resume one";
-    if (sessions->moves.n)
+    if (sessions->moves->n)
         return NULL;
     if (!coordinator_worker_active(w))
         return "it is not there, and its chunks have no other copy: start it again";

@@ -16,6 +16,7 @@
 #include "coordinator/machine.h"
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/layout_send.h"
+#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/seals.h"
@@ -407,7 +408,7 @@ static void copy_wrong(struct coordinator_move *m, struct coordinator_chunk *chu
                                  "a copy is not what was sealed, and does not count: its source is looked at "
                                  "session=%016" PRIx64 " chunk=%" PRIu64 " to=%s",
                                  m->s->id, chunk->id, m->to->name);
-        m->sessions->seals.refused++;
+        m->sessions->seals->refused++;
         coordinator_chunk_ask(m->s, chunk);
     }
     move_fail(m, "a copy is not what was sealed");
@@ -544,7 +545,7 @@ static void stored(void *arg, enum common_code code, const char *text)
             abort();                                        // there was one in its place
         if (put->lost && !coordinator_chunk_all_unfit(put)) // its source has lost it meanwhile
             coordinator_chunk_keep(s, put);
-        m->sessions->moves.returned += m->items[i].returned;
+        m->sessions->moves->returned += m->items[i].returned;
     }
     coordinator_session_add_member(s, m->to);
     coordinator_session_raise_epoch(s, "chunks have a copy more");

@@ -125,9 +125,9 @@ static void moved(void *arg, uint64_t session, struct coordinator_worker *to, bo
 {
     struct coordinator_sessions *sessions = arg;
     struct coordinator_session *s = coordinator_session_any(sessions, session);
-    sessions->moves.n--;
-    sessions->moves.chunks += n;
-    sessions->moves.bytes += bytes;
+    sessions->moves->n--;
+    sessions->moves->chunks += n;
+    sessions->moves->bytes += bytes;
     coordinator_move_queue_room(sessions);
     if (n || refused)
         judge_receiver(to, refused);
@@ -182,7 +182,7 @@ static void tell_ended(struct coordinator_session *s)
 static void begin_move(const struct coordinator_choice *c)
 {
     struct coordinator_session *s = c->s;
-    s->sessions->moves.n++;
+    s->sessions->moves->n++;
     s->move_ticket.rests = 0;
     coordinator_choice_begun(c);
     tell_begun(s, c);
@@ -236,7 +236,7 @@ static void timer_over(void *arg)
 // The next turn comes by itself: this one has done its part.
 static void go_on_later(struct coordinator_sessions *sessions)
 {
-    struct coordinator_moves *moves = &sessions->moves;
+    struct coordinator_moves *moves = sessions->moves;
     if (!moves->timer &&
         common_timer_new(sessions->core->loop, timer_over, sessions, &moves->timer) != COMMON_OK)
         abort();
@@ -246,7 +246,7 @@ static void go_on_later(struct coordinator_sessions *sessions)
 // A turn may come here several times.
 static void look(struct coordinator_sessions *sessions)
 {
-    struct coordinator_moves *moves = &sessions->moves;
+    struct coordinator_moves *moves = sessions->moves;
     if (moves->turn != sessions->core->turn.turns) {
         moves->turn = sessions->core->turn.turns;
         moves->left = LOOK_MAX;
@@ -269,7 +269,7 @@ static void look(struct coordinator_sessions *sessions)
 // Those of sessions that are gone.
 static void drop_lone_wishes(struct coordinator_sessions *sessions)
 {
-    struct coordinator_moves *moves = &sessions->moves;
+    struct coordinator_moves *moves = sessions->moves;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < moves->n_wishes; i++)
         if (coordinator_session_any(sessions, moves->wishes[i].session))
@@ -279,8 +279,9 @@ static void drop_lone_wishes(struct coordinator_sessions *sessions)
 
 void coordinator_moves_init(struct coordinator_sessions *sessions)
 {
-    coordinator_move_queue_init(&sessions->moves.queue);
-    proto_list_init(&sessions->moves.keepers);
+    sessions->moves = coordinator_alloc(sizeof(*sessions->moves));
+    coordinator_move_queue_init(&sessions->moves->queue);
+    proto_list_init(&sessions->moves->keepers);
 }
 
 void coordinator_moves_tick(struct coordinator_sessions *sessions)
@@ -305,9 +306,9 @@ void coordinator_moves_drain(struct coordinator_sessions *sessions)
 
 void coordinator_moves_fini(struct coordinator_sessions *sessions)
 {
-    coordinator_keeping_fini(&sessions->moves.keeping);
-    common_timer_free(sessions->moves.timer);
-    sessions->moves.timer = NULL;
-    free(sessions->moves.wishes);
-    sessions->moves.wishes = NULL;
+    coordinator_keeping_fini(&sessions->moves->keeping);
+    common_timer_free(sessions->moves->timer);
+    free(sessions->moves->wishes);
+    free(sessions->moves);
+    sessions->moves = NULL;
 }

@@ -9,6 +9,7 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/move.h"
+#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/table.h"
 #include "proto/rpc.h"
 
@@ -206,14 +207,14 @@ static void carry_out(struct balance *b, struct coordinator_sessions *sessions, 
         coordinator_session_any(sessions, b->wishes[i].session)->wished = true;
     for (uint32_t i = 0; i < b->n_wishes; i++)
         coordinator_move_queue_wake(coordinator_session_any(sessions, b->wishes[i].session));
-    free(sessions->moves.wishes);
-    sessions->moves.wishes = b->wishes;
-    sessions->moves.n_wishes = b->n_wishes;
+    free(sessions->moves->wishes);
+    sessions->moves->wishes = b->wishes;
+    sessions->moves->n_wishes = b->n_wishes;
     b->wishes = NULL;
     struct coordinator_events *events = b->n_wishes ? sessions->core->events : NULL; // else nothing begins
     coordinator_events_tell(events, &(struct coordinator_event){.kind = PROTO_EVENT_REBALANCE_BEGUN},
                             "chunks are moved %s chunks=%u bytes=%" PRIu64, why, b->n_wishes, b->total);
-    sessions->moves.balancing = sessions->moves.balancing || b->n_wishes > 0;
+    sessions->moves->balancing = sessions->moves->balancing || b->n_wishes > 0;
 }
 
 static void answer(const struct balance *b, const struct coordinator_sessions *sessions,
@@ -258,7 +259,7 @@ void coordinator_handle_rebalance(void *arg, struct proto_request *request)
 
 void coordinator_rebalance_ended(struct coordinator_sessions *sessions)
 {
-    struct coordinator_moves *moves = &sessions->moves;
+    struct coordinator_moves *moves = sessions->moves;
     if (!moves->balancing || moves->n_wishes || moves->n)
         return;
     moves->balancing = false;
@@ -280,7 +281,7 @@ static bool any_to_relieve(const struct coordinator_sessions *sessions, uint64_t
 
 void coordinator_rebalance_slow(struct coordinator_sessions *sessions)
 {
-    struct coordinator_moves *moves = &sessions->moves;
+    struct coordinator_moves *moves = sessions->moves;
     uint64_t now = common_clock_ns(), after = sessions->core->options.slow_after_ns;
     if (moves->n_wishes || now < moves->relieve_ns || !any_to_relieve(sessions, now))
         return;

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sessions/recovery.h"
 
+#include <string.h>
+
 #include "common/clock.h"
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/worker.h"
 
 #define RECOVERY_NS (5 * COMMON_NS_PER_S) // workers try again within 2 s
 
@@ -12,14 +16,39 @@ struct coordinator_parked {          // at most as many as the server serves req
     void *arg;
 };
 
-bool coordinator_recovering(const struct coordinator_session *s)
+static bool just_started(struct coordinator_core *core)
 {
-    struct coordinator_core *core = s->sessions->core;
-    if (!s->unknown || core->stopping)
-        return false;
     uint64_t now = common_clock_ns();
     coordinator_here(core, now);
     return coordinator_presence_patience(&core->presence, core->started_ns, RECOVERY_NS, now) > 0;
+}
+
+bool coordinator_recovering(const struct coordinator_session *s)
+{
+    struct coordinator_core *core = s->sessions->core;
+    return s->unknown && !core->stopping && just_started(core);
+}
+
+// Workers that are members of no session are not in the store: while none is active, some may come.
+static bool some_may_come(const struct coordinator_cluster *cluster)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < cluster->n_workers; i++) {
+        const struct coordinator_worker *w = cluster->workers[i];
+        if (w && (w->state == COORDINATOR_WORKER_ABSENT || w->state == COORDINATOR_WORKER_JOINING))
+            return true;
+        any = any || (w && coordinator_worker_active(w));
+    }
+    return !any;
+}
+
+bool coordinator_placing_waits(const struct coordinator_sessions *sessions,
+                               const struct proto_status *failure)
+{
+    bool none = failure->code == COMMON_UNAVAILABLE && !failure->reason[0],
+         full = failure->code == COMMON_RESOURCE_EXHAUSTED && !strcmp(failure->reason, "LIMIT");
+    return (none || full) && !sessions->core->stopping && some_may_come(sessions->cluster) &&
+           just_started(sessions->core);
 }
 
 // It has waited long enough: who has not come is struck off, and the others say once more what they have. What of it is
@@ -32,16 +61,21 @@ static bool is_learning(struct coordinator_session *s)
            (s->awaited || s->repairing || s->state == COORDINATOR_SESSION_RELAYOUT);
 }
 
-bool coordinator_park(struct coordinator_session *s, struct proto_request *request,
-                      coordinator_handle_fn handle, void *arg)
+void coordinator_park_placing(struct coordinator_sessions *sessions, struct proto_request *request,
+                              coordinator_handle_fn handle, void *arg)
 {
-    struct coordinator_sessions *sessions = s->sessions;
-    if (!coordinator_recovering(s) && !is_learning(s))
-        return false;
     struct coordinator_parked *parked = coordinator_alloc(sizeof(*parked));
     *parked = (struct coordinator_parked){.request = request, .handle = handle, .arg = arg};
     *sessions->parked_tail = parked;
     sessions->parked_tail = &parked->next;
+}
+
+bool coordinator_park(struct coordinator_session *s, struct proto_request *request,
+                      coordinator_handle_fn handle, void *arg)
+{
+    if (!coordinator_recovering(s) && !is_learning(s))
+        return false;
+    coordinator_park_placing(s->sessions, request, handle, arg);
     return true;
 }
 

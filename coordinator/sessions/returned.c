@@ -10,6 +10,7 @@
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/keeping.h"
 #include "coordinator/sessions/move.h"
+#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/table.h"
@@ -84,7 +85,7 @@ static void returned_free(struct coordinator_session *s, struct coordinator_retu
     proto_list_remove(&r->link);
     for (uint32_t i = 0; i < r->n; i++)
         if (r->chunks[i].id)
-            coordinator_keeping_remove(&s->sessions->moves.keeping, r->w->slot, r->chunks[i].id);
+            coordinator_keeping_remove(&s->sessions->moves->keeping, r->w->slot, r->chunks[i].id);
     r->w->visitors--;
     free(r->chunks);
     free(r);
@@ -112,7 +113,7 @@ static void keep(struct coordinator_session *s, struct coordinator_worker *w,
         r = coordinator_alloc(sizeof(*r));
         *r = (struct coordinator_returned){.next = s->returned, .s = s, .w = w, .visit = w->visit};
         s->returned = r;
-        proto_list_push(&s->sessions->moves.keepers, &r->link);
+        proto_list_push(&s->sessions->moves->keepers, &r->link);
         w->visitors++;
     }
     if (r->n && r->chunks[r->n - 1].index >= chunk->index)
@@ -124,7 +125,7 @@ static void keep(struct coordinator_session *s, struct coordinator_worker *w,
             abort();
     }
     r->chunks[r->n++] = (struct kept){chunk->index, chunk->id};
-    coordinator_keeping_add(&s->sessions->moves.keeping, w->slot, chunk->id);
+    coordinator_keeping_add(&s->sessions->moves->keeping, w->slot, chunk->id);
     r->wanted = r->n;
 }
 
@@ -182,7 +183,7 @@ struct coordinator_worker *coordinator_returned_holder(const struct coordinator_
 bool coordinator_returned_keeps(const struct coordinator_sessions *sessions,
                                 const struct coordinator_worker *w, const struct coordinator_chunk *chunk)
 {
-    return coordinator_keeping_has(&sessions->moves.keeping, w->slot, chunk->id);
+    return coordinator_keeping_has(&sessions->moves->keeping, w->slot, chunk->id);
 }
 
 // ---- the end ------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ void coordinator_returned_forget(struct coordinator_session *s, const struct coo
     struct coordinator_returned *r = returned_of(s, w);
     struct kept *kept = r && chunk ? kept_find(r, chunk) : NULL;
     if (kept) {
-        coordinator_keeping_remove(&s->sessions->moves.keeping, r->w->slot, kept->id);
+        coordinator_keeping_remove(&s->sessions->moves->keeping, r->w->slot, kept->id);
         kept->id = 0;
     } else if (r && !chunk) {
         returned_free(s, r);
@@ -259,7 +260,7 @@ static void look_at(struct coordinator_session *s, struct coordinator_returned *
 
 void coordinator_returned_tick(struct coordinator_sessions *sessions)
 {
-    struct proto_list *keepers = &sessions->moves.keepers, seen;
+    struct proto_list *keepers = &sessions->moves->keepers, seen;
     proto_list_init(&seen);
     for (uint32_t i = 0; i < TICK_MAX && !proto_list_empty(keepers); i++) {
         struct coordinator_returned *r = proto_list_entry(keepers->next, struct coordinator_returned, link);

@@ -54,7 +54,7 @@ static uint32_t look_at(struct coordinator_session *s, struct coordinator_chunk 
 // Goes on where the last look has ended; round all of them once, or `most` of them.
 static void look(struct coordinator_sessions *sessions, uint32_t most)
 {
-    struct coordinator_seals *seals = &sessions->seals;
+    struct coordinator_seals *seals = sessions->seals;
     uint64_t now = common_clock_ns();
     uint32_t passed = 0;
     for (uint32_t n = 0; n < most && passed <= sessions->n_slots && seals->n < CHECKS_MAX;) {
@@ -78,9 +78,9 @@ void coordinator_scrub_tick(struct coordinator_sessions *sessions)
 
 void coordinator_scrub_drain(struct coordinator_sessions *sessions)
 {
-    if (!sessions->seals.due || sessions->core->stopping)
+    if (!sessions->seals->due || sessions->core->stopping)
         return;
-    sessions->seals.due = false;
+    sessions->seals->due = false;
     look(sessions, DRAIN_MAX);
 }
 
@@ -117,7 +117,7 @@ static uint32_t count(struct coordinator_scrub_ask *a, struct coordinator_sessio
 // Chunks may come and go in between: those that are there all the time are counted once.
 static bool count_some(struct coordinator_sessions *sessions, struct coordinator_scrub_ask *a)
 {
-    struct coordinator_seals *seals = &sessions->seals;
+    struct coordinator_seals *seals = sessions->seals;
     while (seals->passed < seals->slice) {
         if (a->session ? a->slot > 0 : a->slot >= sessions->n_slots)
             return true;
@@ -141,10 +141,10 @@ static bool count_some(struct coordinator_sessions *sessions, struct coordinator
 
 static void answer(struct coordinator_sessions *sessions, struct coordinator_scrub_ask *a)
 {
-    a->reply.compared = sessions->seals.compared;
-    a->reply.corrupt = sessions->seals.corrupt;
-    a->reply.healed = sessions->seals.healed;
-    a->reply.disputed = sessions->seals.disputed;
+    a->reply.compared = sessions->seals->compared;
+    a->reply.corrupt = sessions->seals->corrupt;
+    a->reply.healed = sessions->seals->healed;
+    a->reply.disputed = sessions->seals->disputed;
     if (!a->ask) {
         COMMON_FAILPOINT("scrub_asked");
         coordinator_tell(sessions->core, SCRUB_ASKED, INFO,
@@ -170,7 +170,7 @@ static void end_all(struct coordinator_seals *seals)
 // One slice for all who ask; the timer gives the next one.
 static void go_on(struct coordinator_sessions *sessions)
 {
-    struct coordinator_seals *seals = &sessions->seals;
+    struct coordinator_seals *seals = sessions->seals;
     if (sessions->core->stopping)
         end_all(seals);
     for (; seals->asked; leave(seals)) {
@@ -190,25 +190,26 @@ static void go_on(struct coordinator_sessions *sessions)
 static void next_slice(void *arg)
 {
     struct coordinator_sessions *sessions = arg;
-    sessions->seals.passed = 0;
+    sessions->seals->passed = 0;
     go_on(sessions);
 }
 
 void coordinator_scrub_init(struct coordinator_sessions *sessions)
 {
-    sessions->seals.slice = SLICE;
+    sessions->seals = coordinator_alloc(sizeof(*sessions->seals));
+    sessions->seals->slice = SLICE;
 }
 
 void coordinator_scrub_fini(struct coordinator_sessions *sessions)
 {
-    end_all(&sessions->seals);
-    common_timer_free(sessions->seals.next_slice);
+    end_all(sessions->seals);
+    common_timer_free(sessions->seals->next_slice);
 }
 
 void coordinator_handle_scrub(void *arg, struct proto_request *request)
 {
     struct coordinator_sessions *sessions = arg;
-    struct coordinator_seals *seals = &sessions->seals;
+    struct coordinator_seals *seals = sessions->seals;
     const Banyan__Pb__ScrubRequest *m = (const void *)proto_request_message(request)->body;
     if (m->session && !coordinator_session_asked(sessions, request, m->session)) {
         struct proto_status status;

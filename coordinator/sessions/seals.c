@@ -137,7 +137,7 @@ void coordinator_seals_spread(struct coordinator_sessions *sessions)
 
 void coordinator_chunk_ask(struct coordinator_session *s, struct coordinator_chunk *chunk)
 {
-    struct coordinator_seals *seals = &s->sessions->seals;
+    struct coordinator_seals *seals = s->sessions->seals;
     seals->asks += seals->asks + 1 ? 1 : 2; // 0 is nobody
     chunk->asked = seals->asks;
     chunk->check_ns = common_clock_ns();
@@ -174,8 +174,8 @@ static void check_over(struct check *c, enum common_code code, const char *text,
     }
     for (uint32_t i = 0; i < c->n; i++)
         c->asked[i].w->visitors--;
-    c->sessions->seals.n--;
-    c->sessions->seals.due = true;
+    c->sessions->seals->n--;
+    c->sessions->seals->due = true;
     coordinator_turn_mark(&c->sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
     if (c->done)
         c->done(c->arg, code, text);
@@ -360,7 +360,7 @@ static void strike_off(struct check *c, const struct coordinator_session *s,
                last ? "the memory of a worker has not what was sealed, and nobody else has it: these tokens "
                       "are lost"
                     : "the memory of a worker has not what was sealed: its copy is struck off");
-        c->sessions->seals.corrupt++;
+        c->sessions->seals->corrupt++;
         strike_everywhere(c, a->w);
     }
 }
@@ -375,7 +375,7 @@ static void sealed(void *arg, enum common_code code, const char *text)
         return;
     }
     if (chunk) {
-        c->sessions->seals.sealed++;
+        c->sessions->seals->sealed++;
         coordinator_chunk_sealed(session_of(c), chunk, c->seal);
     }
     check_over(c, COMMON_OK, "", 0, true);
@@ -397,7 +397,7 @@ static void store_seal(struct check *c, const struct coordinator_session *s, uin
 
 static void disputed(struct check *c, const struct coordinator_session *s, struct coordinator_chunk *chunk)
 {
-    c->sessions->seals.disputed++;
+    c->sessions->seals->disputed++;
     chunk->differ = true;
     for (uint32_t i = 0; i < c->n; i++)
         if (copy_of(&c->asked[i], chunk) < COORDINATOR_COPIES_MAX)
@@ -472,7 +472,7 @@ static void judge(struct check *c)
         return;
     }
     for (uint32_t i = 0; i < c->n; i++)
-        c->sessions->seals.compared += c->asked[i].answered;
+        c->sessions->seals->compared += c->asked[i].answered;
     if (differs) {
         COMMON_FAILPOINT("wrong_found");
         strike_off(c, s, chunk, right);
@@ -527,7 +527,7 @@ static void came(void *arg, const struct proto_reply *reply)
     if (a->answered) {
         const Banyan__Pb__ChunkSumReply *m = (const void *)reply->message->body;
         a->seal = m->seal;
-        c->sessions->seals.healed += m->healed;
+        c->sessions->seals->healed += m->healed;
         if (m->healed) {
             COMMON_FAILPOINT("heal_answered");
             tell_healed(c, a->w, m->healed);
@@ -572,7 +572,7 @@ void coordinator_check_begin(struct coordinator_session *s, struct coordinator_c
                         .done = done,
                         .arg = arg};
     chunk->checking++;
-    s->sessions->seals.n++;
+    s->sessions->seals->n++;
     for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++) {
         if (!coordinator_session_copy_usable(chunk, i))
             continue;
@@ -627,7 +627,7 @@ bool coordinator_seal_inherit(struct coordinator_session *s, struct coordinator_
                         .for_ask = chunk->asked,
                         .seal = same->seal};
     chunk->checking++;
-    s->sessions->seals.n++;
+    s->sessions->seals->n++;
     set_state(c, CHECK_STORING);
     struct coordinator_batch *batch =
         coordinator_batch_new(); // a fork's rows are in the store since it was made

@@ -27,13 +27,13 @@
 #include "coordinator/core.h"
 #include "coordinator/sessions/commits.h"
 #include "coordinator/sessions/ids.h"
-#include "coordinator/sessions/moves.h"
-#include "coordinator/sessions/seals.h"
 #include "proto/list.h"
 
 struct coordinator_cluster;
+struct coordinator_moves;
 struct coordinator_parked;
 struct coordinator_quotas;
+struct coordinator_seals;
 struct coordinator_session;
 struct coordinator_store;
 
@@ -61,8 +61,8 @@ struct coordinator_sessions {
     struct proto_list droppings; // deleted sessions that workers are to be told again (dropping.h)
     uint32_t n_droppings;
     struct coordinator_commits commits;
-    struct coordinator_moves moves;
-    struct coordinator_seals seals;
+    struct coordinator_moves *moves; // moves.h
+    struct coordinator_seals *seals; // seals.h
     struct proto_list uneven,
         uneven_later; // who serves what is to be looked at, now and with the next tick: session.uneven
     uint32_t spreads, spread_cursor; // under way (spread.h); the next slot to be looked at

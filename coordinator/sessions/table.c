@@ -17,6 +17,7 @@
 #include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/move.h"
+#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/reconcile.h"
 #include "coordinator/sessions/recovery.h"
@@ -508,6 +509,7 @@ void coordinator_sessions_fini(struct coordinator_sessions *sessions)
     coordinator_droppings_fini(sessions);
     coordinator_turn_drain(&sessions->core->turn);
     coordinator_moves_fini(sessions);
+    free(sessions->seals);
     free(sessions->slots);
     free(sessions->free_slots);
 }

@@ -285,10 +285,11 @@ static bool tell_one(struct coordinator_visit *v)
 }
 
 // A visit for all sessions says of all at once which commits are over: those below the oldest that is under way in any of them,
-// and nothing of sessions that have changed meanwhile. The worker may have rows of later ones frozen, from its files too.
+// and nothing of sessions that have changed meanwhile. The worker may have rows of later ones frozen, from its files too, and of
+// sessions that have changed those of any commit, also of an earlier life of the coordinator.
 static bool may_be_frozen(const struct coordinator_visit *v, const struct coordinator_session *s)
 {
-    return s->last_commit && (s->last_commit >= v->settled || s->dirtied > v->passed);
+    return s->last_commit >= v->settled || s->dirtied > v->passed;
 }
 
 // A visit for the session alone says the rest, now and, where one of its own is under way, after that one (attach.c).

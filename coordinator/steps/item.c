@@ -12,6 +12,7 @@
 #include "coordinator/cluster/plan.h"
 #include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/placing.h"
+#include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/steps/admit.h"
@@ -342,6 +343,14 @@ static void item_placed(void *arg, struct coordinator_session *s, const struct p
 {
     struct coordinator_item *item = arg;
     (void)s;
+    bool waits = failure && item->call->request &&
+                 coordinator_placing_waits(coordinator_item_steps(item)->sessions, failure);
+    if (waits) {
+        *coordinator_item_failure(item) = *failure;
+        coordinator_item_set_state(item, COORDINATOR_ITEM_NEW);
+        retry_later(item);
+        return;
+    }
     if (failure || !item->call->request) { // the call was answered meanwhile
         if (failure)
             *coordinator_item_failure(item) = *failure;

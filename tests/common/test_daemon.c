@@ -187,6 +187,36 @@ static void test_signals(void **state)
     common_signals_free(NULL);
 }
 
+// The loop ends when the last holder of a pipe's other end has closed it, whatever was written before.
+static void test_input(void **state)
+{
+    (void)state;
+    int ends[2], kept = dup(STDIN_FILENO);
+    struct common_loop *loop;
+    struct common_signals *signals;
+    struct common_error err;
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(dup2(ends[0], STDIN_FILENO), STDIN_FILENO);
+    assert_int_equal(common_loop_new(&loop), COMMON_OK);
+    assert_int_equal(common_signals_new(loop, leave, NULL, loop, &signals), COMMON_OK);
+    assert_int_equal(common_signals_watch_input(signals, &err), COMMON_OK);
+    assert_int_equal(write(ends[1], "more", 4), 4);
+    close(ends[1]);
+    common_loop_run(loop); // ends
+    common_signals_free(signals);
+    close(ends[0]);
+    int nothing = open("/dev/null", O_RDONLY);
+    assert_int_equal(dup2(nothing, STDIN_FILENO), STDIN_FILENO);
+    assert_int_equal(common_signals_new(loop, leave, NULL, loop, &signals), COMMON_OK);
+    assert_int_equal(common_signals_watch_input(signals, &err), COMMON_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.message, "--stop-on-eof: standard input is no pipe"));
+    common_signals_free(signals);
+    common_loop_free(loop);
+    dup2(kept, STDIN_FILENO);
+    close(kept);
+    close(nothing);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +226,7 @@ int main(void)
         cmocka_unit_test(test_options),
         cmocka_unit_test_setup_teardown(test_token_credential, setup, teardown),
         cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <event2/event.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,14 +15,17 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/clock.h"
 #include "common/loop.h"
+#include "common/metrics.h"
 #include "common/span.h"
 #include "common/trace.h"
+#include "common/trace_export.h"
 #include "common/tracer.h"
 
 #define GOOD "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -297,6 +301,103 @@ static enum common_code set_file(struct common_tracer *tracer, const char *path)
     return code;
 }
 
+// ---- a disk that hangs ----------------------------------------------------------------------------
+
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool hangs, waits; // writes to `file` stand still; one does
+    ino_t file;
+} disk = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false, 0};
+
+// In place of libc's.
+ssize_t write(int fd, const void *bytes, size_t n)
+{
+    struct stat st;
+    pthread_mutex_lock(&disk.mutex);
+    while (disk.hangs && fstat(fd, &st) == 0 && st.st_ino == disk.file) {
+        disk.waits = true;
+        pthread_cond_broadcast(&disk.changed);
+        pthread_cond_wait(&disk.changed, &disk.mutex);
+    }
+    disk.waits = false;
+    pthread_mutex_unlock(&disk.mutex);
+    return syscall(SYS_write, fd, bytes, n);
+}
+
+static void disk_hangs(bool hangs)
+{
+    pthread_mutex_lock(&disk.mutex);
+    disk.hangs = hangs;
+    pthread_cond_broadcast(&disk.changed);
+    pthread_mutex_unlock(&disk.mutex);
+}
+
+// Of the file.
+static uint64_t metric_of(const struct common_tracer *tracer, const char *name)
+{
+    char *text, wanted[80];
+    size_t len;
+    struct common_metrics *table = common_metrics_new();
+    assert_non_null(table);
+    assert_true(common_tracer_put(tracer, table));
+    assert_int_equal(common_metrics_render(table, COMMON_METRICS_TEXT, &text, &len), COMMON_OK);
+    snprintf(wanted, sizeof wanted, "\n%s{to=\"file\"} ", name);
+    const char *at = strstr(text, wanted);
+    assert_non_null(at);
+    uint64_t value = strtoull(at + strlen(wanted), NULL, 10);
+    free(text);
+    common_metrics_free(table);
+    return value;
+}
+
+static void count_call(void *arg)
+{
+    ++*(int *)arg;
+}
+
+// Whoever adds spans waits for no disk. What does not fit is dropped and counted, and the end waits only so long.
+static void test_a_disk_that_hangs(void **state)
+{
+    (void)state;
+    enum { BATCH = 512, BATCHES = COMMON_TRACE_FILE_BATCHES + 20 };
+    char path[] = "/tmp/banyan_traceXXXXXX";
+    struct common_loop *loop;
+    struct common_tracer *tracer;
+    struct common_error err;
+    struct stat st;
+    int fd = mkstemp(path), ended = 0;
+    assert_true(fd >= 0 && fstat(fd, &st) == 0);
+    assert_int_equal(common_loop_new(&loop), COMMON_OK);
+    assert_int_equal(common_tracer_new(loop, NULL, 0, &tracer, &err), COMMON_OK);
+    disk.file = st.st_ino;
+    disk_hangs(true);
+    assert_int_equal(common_tracer_set(tracer, &(struct common_tracer_options){.file = path}, &err),
+                     COMMON_OK);
+    for (int i = 0; i < BATCHES * BATCH; i++)
+        add_span(tracer);
+    common_tracer_reopen(tracer);
+    pthread_mutex_lock(&disk.mutex);
+    while (!disk.waits)
+        pthread_cond_wait(&disk.changed, &disk.mutex);
+    pthread_mutex_unlock(&disk.mutex);
+    assert_true(fstat(fd, &st) == 0 && st.st_size == 0);
+    assert_true(metric_of(tracer, "banyan_trace_dropped_spans_total") >= 18 * BATCH); // one is being written
+    common_tracer_finish(tracer, 50 * COMMON_NS_PER_MS, count_call, &ended);
+    assert_int_equal(ended, 1);
+    disk_hangs(false);
+    uint64_t all = BATCHES * BATCH;
+    while (metric_of(tracer, "banyan_trace_exported_spans_total") +
+               metric_of(tracer, "banyan_trace_dropped_spans_total") <
+           all)
+        usleep(1000);
+    common_tracer_free(tracer);
+    assert_true(fstat(fd, &st) == 0 && st.st_size > 0);
+    close(fd);
+    unlink(path);
+    common_loop_free(loop);
+}
+
 // Spans go to a file of one's own, or a device; not to a pipe, which somebody may leave, a folder, a link, or a file
 // that somebody else has put there.
 static void test_files(void **state)
@@ -340,8 +441,13 @@ static void test_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse),          cmocka_unit_test(test_take),   cmocka_unit_test(test_json),
-        cmocka_unit_test(test_request),        cmocka_unit_test(test_tracer), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_parse),
+        cmocka_unit_test(test_take),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_request),
+        cmocka_unit_test(test_tracer),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_a_disk_that_hangs),
         cmocka_unit_test(test_names_of_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/coordinator.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/events.h"
 #include "coordinator/sessions/spec.h"

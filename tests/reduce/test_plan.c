@@ -405,6 +405,88 @@ static void test_two_members_can_only_change_places(void **state)
     reduce_plan_free(plan);
 }
 
+// In a plain way: whether there is a member from which all can be reached.
+static bool has_tree(uint32_t n, const struct reduce_avoid *avoid, uint32_t n_avoid)
+{
+    for (uint32_t root = 0; root < n; root++) {
+        uint32_t in = 1u << root;
+        for (uint32_t pass = 0; pass < n; pass++)
+            for (uint32_t from = 0; from < n; from++)
+                for (uint32_t to = 0; to < n && in >> from & 1; to++) {
+                    bool reaches = true;
+                    for (uint32_t i = 0; i < n_avoid; i++)
+                        reaches = reaches && (avoid[i].from != from || avoid[i].to != to);
+                    in |= reaches ? 1u << to : 0;
+                }
+        if (in == (1u << n) - 1)
+            return true;
+    }
+    return false;
+}
+
+static uint32_t used(const struct reduce_plan *plan, const struct reduce_avoid *avoid, uint32_t n)
+{
+    uint32_t edges = 0;
+    for (uint32_t i = 0; i < n; i++)
+        edges += is_edge(plan, avoid[i].from, avoid[i].to);
+    return edges;
+}
+
+// No order of three members in a star avoids all of these, and a chain does.
+static void test_a_shape_gives_way_to_edges_that_are_down(void **state)
+{
+    (void)state;
+    struct reduce_member m[3];
+    members_fill(m, 3, 1, 8);
+    struct reduce_plan *plan = make(m, 3, &GOLDEN_COST);
+    assert_int_equal(plan->nodes[0].n_children, 2);
+    struct reduce_avoid avoid[] = {{0, 2}, {1, 2}, {2, 0}};
+    uint64_t digest = plan->digest;
+    uint32_t left = 99;
+    assert_int_equal(reduce_plan_avoid(plan, m, avoid, 3, &left), COMMON_OK);
+    assert_int_equal(left, 0);
+    assert_sound(plan, 3);
+    for (uint32_t r = 0; r < 3; r++)
+        assert_int_equal(plan->nodes[r].member, 2 - r);
+    assert_int_equal(plan->nodes[2].parent, 1);
+    assert_true(plan->digest != digest);
+    assert_non_null(strstr(plan->why, "3 edges"));
+    reduce_plan_free(plan);
+}
+
+// Where there is a tree without the edges that are down, it is found.
+static void test_a_tree_is_found_where_there_is_one(void **state)
+{
+    (void)state;
+    unsigned seed = 11;
+    uint32_t with = 0, without = 0;
+    for (int round = 0; round < 20000; round++) {
+        struct reduce_member m[7];
+        uint32_t n = 2 + (uint32_t)rand_r(&seed) % 6, hosts = 1 + (uint32_t)rand_r(&seed) % n, left = 99;
+        for (uint32_t i = 0; i < n; i++)
+            member_set(&m[i], i % hosts, i, 1 + (uint64_t)rand_r(&seed) % 3, 1 + (uint32_t)rand_r(&seed) % 4);
+        struct reduce_avoid avoid[24];
+        uint32_t n_avoid = 1 + (uint32_t)rand_r(&seed) % 24;
+        for (uint32_t i = 0; i < n_avoid; i++) { // many of them of the same pairs
+            avoid[i].from = (uint32_t)rand_r(&seed) % n;
+            avoid[i].to = (avoid[i].from + 1 + (uint32_t)rand_r(&seed) % (n - 1)) % n;
+        }
+        struct reduce_plan *plan = make(m, n, &GOLDEN_COST), *again = make(m, n, &GOLDEN_COST);
+        assert_int_equal(reduce_plan_avoid(plan, m, avoid, n_avoid, &left), COMMON_OK);
+        assert_sound(plan, n);
+        bool has = has_tree(n, avoid, n_avoid);
+        assert_int_equal(left == 0, has);
+        assert_int_equal(used(plan, avoid, n_avoid) == 0, has);
+        assert_int_equal(reduce_plan_avoid(again, m, avoid, n_avoid, &left), COMMON_OK);
+        assert_int_equal(again->digest, plan->digest);
+        with += has;
+        without += !has;
+        reduce_plan_free(plan);
+        reduce_plan_free(again);
+    }
+    assert_true(with > 1000 && without > 1000);
+}
+
 static uint64_t digest_of(const struct reduce_member *m, uint32_t n, const struct reduce_cost *cost)
 {
     struct reduce_plan *plan = make(m, n, cost);
@@ -551,6 +633,8 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_draw_is_bounded),
         cmocka_unit_test(test_edges_are_avoided),
+        cmocka_unit_test(test_a_shape_gives_way_to_edges_that_are_down),
+        cmocka_unit_test(test_a_tree_is_found_where_there_is_one),
         cmocka_unit_test(test_two_members_can_only_change_places),
     };
     return cmocka_run_group_tests_name("reduce/plan", tests, NULL, NULL);

@@ -38,6 +38,7 @@
 #include "common/hash.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/moves.h"
 #include "coordinator/state.h"
 #include "tests/sim/sim_memory.h"
 
@@ -89,8 +90,8 @@ static void count_what_happened(void)
         return;
     struct happened now = {.verdicts = c->cluster.slow_verdicts,
                            .spreads = c->sessions.spread_sessions,
-                           .relieved = c->sessions.moves.relieved,
-                           .returned = c->sessions.moves.returned};
+                           .relieved = c->sessions.moves->relieved,
+                           .returned = c->sessions.moves->returned};
     if (now.verdicts < last.verdicts || now.spreads < last.spreads || now.relieved < last.relieved ||
         now.returned < last.returned)
         last = (struct happened){0};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What must hold when the faults of chaos_test have ceased.
+#include "coordinator/sessions/moves.h"
 #include "tests/sim/chaos.h"
 
 #include <string.h>
@@ -257,7 +258,7 @@ static void copies_are_restored(void)
             if (s && !coordinator_session_has_missing(s))
                 wrong += s->thin + s->thick + s->awaited;
         }
-        if (!wrong && !sessions->moves.n)
+        if (!wrong && !sessions->moves->n)
             return;
         if (sim_clock() > until)
             chaos_violated(NULL, "chunks have fewer copies than they should, or more");

@@ -56,6 +56,10 @@ def _open() -> tuple[Any, Any]:
     found = ffi.string(lib.banyan_version()).decode()
     if found != VERSION:
         raise ImportError(f"banyan: {name} is version {found}, this package is {VERSION}: install both from the same release")
+    # cffi looks a name up under a lock that it also holds while it parses a type. The garbage collector may run there and end a
+    # session, which must not wait for that lock: so all names are looked up now.
+    for known in dir(lib):
+        getattr(lib, known)
     return ffi, lib
 
 

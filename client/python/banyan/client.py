@@ -10,6 +10,7 @@ import math
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -26,6 +27,7 @@ from .spec import Spec
 
 _LOOK = 0.2  # seconds between two looks at a worker that is drained
 _EVENTS_WAIT = 30.0  # seconds of one call that waits for events
+_LAST_CALL_S = 10.0  # that close() waits for calls which shutdown has ended already
 _EMPTY_LOOKS = 10  # sessions let go of a worker soon after its last chunk has gone
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -126,8 +128,10 @@ class Client:
             return
         self._forget_loops()
         lib.banyan_shutdown(self._c)
-        over.wait()  # a thread may have entered, and be about to call the library
-        lib.banyan_disconnect(self._c)
+        # A thread may have entered, and be about to call the library. One that Ctrl-C has taken out of leave() never leaves:
+        # then the library's client, which is shut down, stays until the process ends.
+        if over.wait(_LAST_CALL_S):
+            lib.banyan_disconnect(self._c)
         with self._lock:
             waiting, self._waiting = list(self._waiting.values()), {}
         for call, future, loop in waiting:
@@ -157,6 +161,8 @@ class Client:
     def create(self, spec: Spec, name: str | None = None, *, floor: int = 0) -> Session:
         """A new session, empty. name: unique in the cluster; None: none.
 
+        Warns where the cluster has fewer workers than Spec.replicas: each part has as many copies as there are workers then.
+
         floor: of a session with Spec.forget that is to begin as if it had forgotten all that no row at or past it sees.
         Of each layer the rows below SessionInfo.layer_forgotten count, and are refused; what is attached from there on is all
         that it has.
@@ -165,7 +171,20 @@ class Client:
         out = ffi.new("banyan_session **")
         self.call(lib.banyan_session_create_at, self._c, c, _name(name), floor, out)
         del keep
-        return Session(self, out[0])
+        session = Session(self, out[0])
+        if spec.replicas > 1:
+            self._warn_of_few_workers(spec.replicas)
+        return session
+
+    def _warn_of_few_workers(self, replicas: int) -> None:
+        """Not an error: more workers may come, and then get their copies."""
+        try:
+            workers = [w for w in self.cluster().workers if w.state in ("active", "suspect") and not w.draining]
+        except BanyanError:
+            return
+        if 0 < len(workers) < replicas:  # none: this client's token does not see them
+            there = "1 worker, so one copy" if len(workers) == 1 else f"{len(workers)} workers, so {len(workers)} copies"
+            warnings.warn(f"replicas={replicas}: the cluster has {there} of each part until more workers join", stacklevel=3)
 
     def open(self, session: int | str) -> Session:
         """The session with this id or name."""

@@ -11,12 +11,17 @@ from .errors import Closed
 
 
 class Guard:
-    """Counts the calls under way. close() lets no new one in; what it is given runs when the last has left."""
+    """Counts the calls under way. close() lets no new one in; what it is given runs when the last has left.
+
+    The garbage collector may run anywhere, and end a session or a cache there: in the middle of any of these functions the
+    same thread may call them again. So the lock is one that a thread may take twice, and the count goes up before it is
+    asked whether the guard is closed. Ctrl-C, too, may come anywhere: an enter() that raises has counted nothing.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._calls = 0
         self._closed = False
         self._last: Callable[[], None] | None = None
@@ -32,16 +37,25 @@ class Guard:
 
     def enter(self) -> None:
         if self.foreign:
-            raise Closed(f"this {self._what} belongs to another process, which this one was forked from: connect anew after fork()")
-        with self._lock:
-            if self._closed:
-                raise Closed(f"this {self._what} was closed")
-            self._calls += 1
+            raise Closed(f"this {self._what} belongs to another process, which this one was forked from: make a new Client after fork()")
+        counted = False
+        try:
+            with self._lock:
+                self._calls += 1
+                counted = True
+                if self._closed:
+                    raise Closed(f"this {self._what} was closed")
+        except BaseException:
+            if counted:
+                self.leave()
+            raise
 
     def leave(self) -> None:
+        last = None
         with self._lock:
             self._calls -= 1
-            last, self._last = (self._last, None) if self._calls == 0 else (None, self._last)
+            if self._calls == 0:
+                last, self._last = self._last, None
         if last is not None:
             last()
 

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster on this machine, for notebooks and tests: real daemons, ended with the object or the interpreter."""
+"""A cluster on this machine, for notebooks and tests: real daemons, ended with the object or the interpreter.
+
+An interpreter that is killed ends nothing itself. So the daemons' standard input is a pipe that only this process holds
+open, and they leave when it ends (--stop-on-eof), whatever ended the process. PR_SET_PDEATHSIG would not do: it goes by
+the thread that started them.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +34,21 @@ def _stop_all() -> None:
         cluster.stop()
 
 
+def _let_go_all() -> None:
+    """In a process that was forked: it must not keep its parent's daemons alive."""
+    for cluster in list(_clusters):
+        cluster._let_go()
+
+
 atexit.register(_stop_all)
+os.register_at_fork(after_in_child=_let_go_all)
 
 
 class LocalCluster:
     """A coordinator and workers in a folder of their own, on unix sockets and loopback.
+
+    The daemons end with stop(), with the `with` block, or with this process, also when that is killed; then a temporary
+    folder stays. In a process that is forked from this one the object is of no use.
 
     Args:
         workers: how many worker processes.
@@ -63,6 +78,7 @@ class LocalCluster:
         self._threads = threads or max(1, len(os.sched_getaffinity(0)) // workers)
         self._coordinator_args, self._worker_args = list(coordinator_args), list(worker_args)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._leash: tuple[int, ...] = ()  # while there are daemons: what they read, and the other end, which only this process has
         self.endpoint = f"unix://{self.folder}/c.sock"
         if len(self.endpoint) > 100:
             raise InvalidArgument(f"{self.folder}: its name is too long for a unix socket, of at most 107 characters")
@@ -103,11 +119,12 @@ class LocalCluster:
     def _start(self, name: str, program: str, *arguments: str) -> None:
         ready = self.folder / f"{name}.json"
         ready.unlink(missing_ok=True)
+        self._leash = self._leash or os.pipe()
         path = self.folder / f"{name}.log"
         with open(path, "ab") as log:
             process = subprocess.Popen(
-                [programs.find(program), *arguments, f"--ready-file={ready}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
+                [programs.find(program), *arguments, f"--ready-file={ready}", "--stop-on-eof"], stdin=self._leash[0], stdout=log,
+                stderr=log, start_new_session=True,
             )  # fmt: skip
         self._processes[name] = process
         end = time.monotonic() + 60
@@ -142,8 +159,14 @@ class LocalCluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._let_go()
         if not self._keep:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _let_go(self) -> None:
+        ends, self._leash = self._leash, ()
+        for end in ends:
+            os.close(end)
 
     def ready(self, name: str) -> dict[str, Any]:
         """What the daemon wrote when it was ready: endpoints, pid."""

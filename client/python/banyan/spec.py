@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -216,3 +217,14 @@ def from_c(c: Any) -> Spec:
     heads = [0 if k is None else kinds[k].q_heads for k in layer_kind]
     sinks = () if c.layer_sinks == ffi.NULL else tuple(_read(c.layer_sinks[i], heads[i]) for i in range(c.layers))
     return Spec(**common, kinds=kinds, layer_kind=layer_kind, shares=_indices(c.shares, c.layers), layer_sinks=sinks)
+
+
+PLACEMENT = ("chunk_tokens", "members", "idle_ttl", "forget", "replicas")
+
+
+def check_placement(given: Iterable[str]) -> None:
+    """Refuses what is no field of Spec about how a session is held; for callers that know its layers themselves."""
+    for name in given:
+        if name not in PLACEMENT:
+            near = difflib.get_close_matches(name, PLACEMENT, 1)
+            raise TypeError(f"{name!r} is unknown: " + (f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PLACEMENT)}"))

@@ -13,6 +13,7 @@ from sessions import SPEC, context, filled, queries
 
 import banyan
 from banyan import Item, Spec
+from banyan.spec import check_placement
 
 
 def test_answers_are_the_reference(client, rng):
@@ -249,3 +250,11 @@ def test_a_partial_answer_says_what_it_lacks(rng):
         assert caught.value.reason == "MISSING_RANGE" and tuple(caught.value.ranges) == partial.missing
         with pytest.raises(banyan.InvalidArgument, match="fewer rows"):
             session.attend(0, 0, np.zeros((4097, 8, 32), np.float32), allow_partial=True)
+
+
+def test_fields_of_placement():
+    check_placement(["chunk_tokens", "replicas"])
+    with pytest.raises(TypeError, match="'chunk_token' is unknown: did you mean 'chunk_tokens'"):
+        check_placement(["replicas", "chunk_token"])
+    with pytest.raises(TypeError, match="'kv_heads' is unknown: there are chunk_tokens, members"):
+        check_placement(["kv_heads"])

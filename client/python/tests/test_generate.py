@@ -19,7 +19,7 @@ from transformers import DynamicCache, TextStreamer  # noqa: E402
 
 import banyan  # noqa: E402
 from banyan.transformers import BanyanCache, Refused, prefill  # noqa: E402
-from banyan.transformers.identity import difference, fingerprint  # noqa: E402
+from banyan.transformers.identity import Identity, difference, fingerprint  # noqa: E402
 
 
 @pytest.fixture(params=["llama", "gemma2", "gpt_oss"])
@@ -207,11 +207,12 @@ def test_ids_of_large_vocabularies(client):
 
     ids = torch.tensor([0, 1, 255, 256, 65535, 65536, 262143, 9999999])
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        for pad, row in zip((0, 70000), tokens.values(ids.repeat(2, 1), 0xDEADBEEF, [0, 70000], dtype).float()):
+        for pad, row in zip((0, 70000), tokens.values(ids.repeat(2, 1), tokens.Stamp(0xDEADBEEF, 1), [0, 70000], dtype).float()):
             said = tokens.parsed(row)
             assert said.tokens.tolist() == ids.tolist()
             assert set(said.marks.tolist()) == {0xDEADBEEF}
             assert set(said.pads.tolist()) == {pad}
+            assert set(said.forms.tolist()) == {1}
 
 
 def test_a_cache_that_is_forgotten(client, llama):
@@ -231,7 +232,7 @@ def test_embeddings_instead_of_tokens(client, llama):
     vectors = torch.randn(1, 12, 64)
     with torch.no_grad(), BanyanCache(ours, client) as cache:
         got = ours(inputs_embeds=vectors, past_key_values=cache).logits
-        assert set(cache.tokens()[0].tolist()) == {(1 << 24) - 1}
+        assert set(cache.tokens()[0].tolist()) == {-1}
         want = eager(inputs_embeds=vectors).logits
     assert (got - want).abs().max() <= 2e-5 * want.abs().max()
 
@@ -273,14 +274,9 @@ def test_fingerprints(client, tmp_path):
     with torch.no_grad():
         loaded.model.norm.weight.fill_(1.001)  # which bfloat16 rounds away
     exact = fingerprint(loaded)
-    loaded.model.layers[0].mlp._active_adapter = ["a"]  # as PEFT's layers say which of their adapters counts
-    first = fingerprint(loaded)
-    loaded.model.layers[0].mlp._disable_adapters = True
-    assert len({exact, first, fingerprint(loaded)}) == 3
-    del loaded.model.layers[0].mlp._active_adapter
     assert "weights" in difference(exact, fingerprint(loaded.to(torch.bfloat16)))
     ours.config.rope_parameters = {**ours.config.rope_parameters, "rope_theta": 5e5}
-    assert "configuration" in difference(mine, fingerprint(ours))
+    assert "configuration" in difference(mine, Identity(ours).mark())
 
 
 def test_another_models_session(client, llama):
@@ -338,11 +334,9 @@ def test_a_forward_that_leaves_layers_out(client, llama):
     _, ours = llama
     with torch.no_grad(), BanyanCache(ours, client) as cache:
         ours(prompt(), past_key_values=cache)
-        layers, ours.model.layers = ours.model.layers, ours.model.layers[:2]
         ours.model.config.num_hidden_layers = 2
         with pytest.raises(Refused, match=r"layers \[2, 3\] were left out"):
             ours(prompt(1, 1), past_key_values=cache)
-        ours.model.layers = layers
 
 
 @pytest.mark.parametrize("family", ["mistral", "gemma2"])
@@ -384,8 +378,8 @@ def test_misuse(client, llama):
     with torch.no_grad():
         with pytest.raises(Refused, match="attn_implementation='banyan'"):
             BanyanCache(eager, client)
-        with pytest.raises(Refused, match="past_key_values"):
-            ours(prompt(), use_cache=False)
+        with BanyanCache(ours, client) as cache, pytest.raises(Refused, match="contradict each other"):
+            ours(prompt(), past_key_values=cache, use_cache=False)
         with BanyanCache(ours, client) as cache, pytest.raises(Refused, match="computes with cached"):
             eager(prompt(), past_key_values=cache)
         with BanyanCache(ours, client) as cache:
@@ -599,7 +593,7 @@ def test_caches_of_one_model_do_not_meddle(client, llama):
             ours(prompt(), past_key_values=one)
         hook.remove()
         ours(inputs_embeds=torch.randn(1, 40, 64), past_key_values=two)
-        assert set(two.tokens()[0].tolist()) == {(1 << 24) - 1}
+        assert set(two.tokens()[0].tolist()) == {-1}
         copied = copy.deepcopy(two)
         assert copied.get_seq_length() == 40
         copied.delete()

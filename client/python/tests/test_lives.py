@@ -4,11 +4,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +19,9 @@ from reference import attend
 from sessions import SPEC, context, filled, queries
 
 import banyan
+import banyan.client
 from banyan import Item
+from banyan.guard import Guard
 
 
 def test_asyncio(client, rng):
@@ -163,9 +168,13 @@ def test_sessions_closed_under_calls(client, rng):
     assert sum(isinstance(r, list) for r in results) == 4
 
 
-def run_python(cluster, text):
+def python_words(cluster, text):
     program = "import sys, os, threading, time, numpy as np, banyan\nclient = banyan.Client(sys.argv[1])\n" + textwrap.dedent(text)
-    return subprocess.run([sys.executable, "-c", program, cluster.endpoint], capture_output=True, text=True, timeout=60)
+    return [sys.executable, "-c", program, cluster.endpoint]
+
+
+def run_python(cluster, text):
+    return subprocess.run(python_words(cluster, text), capture_output=True, text=True, timeout=60)
 
 
 def test_interpreter_exit_with_calls_under_way(cluster):
@@ -186,6 +195,124 @@ def test_interpreter_exit_with_calls_under_way(cluster):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "leaving\n"
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_daemons_end_with_an_interpreter_that_is_killed(cluster, how):
+    """Whichever thread started them, and though a process that was forked from it lives on."""
+    program = """
+        own = []
+        thread = threading.Thread(target=lambda: own.append(banyan.local_cluster(2, memory="16M")))
+        thread.start()
+        thread.join()
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+        print(own[0].folder, child, *(own[0].pid(name) for name in ("coordinator", "worker-0", "worker-1")), flush=True)
+        time.sleep(600)
+    """
+    process = subprocess.Popen(python_words(cluster, program), stdout=subprocess.PIPE, text=True)
+    folder, *pids = process.stdout.readline().split()
+    child, *daemons = map(int, pids)
+    try:
+        assert all(map(lives, daemons))
+        process.send_signal(how)
+        assert process.wait(60) == -how
+        end = time.monotonic() + 60
+        while any(map(lives, daemons)):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert lives(child)
+    finally:
+        for pid in (child, *daemons):
+            if lives(pid):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+        shutil.rmtree(folder)
+
+
+def lives(pid):
+    """Whether there is such a process, one that nobody has waited for yet aside."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_session_that_the_garbage_collector_ends_while_cffi_holds_its_lock(cluster):
+    done = run_python(
+        cluster,
+        """
+        from banyan._abi import ffi
+        session = client.create(banyan.Spec(layers=1, q_heads=4, kv_heads=2, k_dim=32))
+        with ffi._lock:  # as in the first ffi.new() of a type
+            del session
+        print("gone")
+        """,
+    )
+    assert done.stdout == "gone\n", done.stderr
+
+
+def test_a_guard_is_entered_again_by_the_thread_that_holds_it():
+    """As the garbage collector does it, which may run in the middle of enter() and end a session there."""
+    guard, ends = Guard("thing"), []
+
+    class Collecting:
+        def __init__(self, lock):
+            self.lock = lock
+
+        def __enter__(self):
+            self.lock.__enter__()
+            guard._lock = self.lock  # once
+            guard.enter()
+            guard.leave()
+            guard.close(lambda: ends.append("closed"))
+
+        def __exit__(self, *error):
+            return self.lock.__exit__(*error)
+
+    def work():
+        guard._lock = Collecting(guard._lock)
+        with pytest.raises(banyan.Closed, match="was closed"):
+            guard.enter()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert ends == ["closed"]
+
+
+def test_an_interrupt_inside_a_guard_counts_nothing():
+    guard, ends = Guard("thing"), []
+
+    class Interrupted:
+        def __init__(self, lock):
+            self.lock = lock
+
+        def __enter__(self):
+            self.lock.__enter__()
+
+        def __exit__(self, *error):
+            self.lock.__exit__(*error)
+            guard._lock = self.lock  # once
+            raise KeyboardInterrupt
+
+    guard._lock = Interrupted(guard._lock)
+    with pytest.raises(KeyboardInterrupt):
+        guard.enter()
+    assert guard.close(lambda: ends.append("closed"))
+    assert ends == ["closed"]
+
+
+def test_close_does_not_wait_for_ever_for_a_call_that_never_leaves(cluster, monkeypatch):
+    monkeypatch.setattr(banyan.client, "_LAST_CALL_S", 0.1)
+    client = cluster.connect()
+    client._guard.enter()  # and Ctrl-C comes where leave() would begin
+    closing = threading.Thread(target=client.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive() and client.closed
 
 
 def test_a_forked_process_is_told(cluster):

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import socket
 import subprocess
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -245,3 +247,14 @@ def test_tls(tmp_path, rng):
             banyan.Client(endpoint, connect_timeout=5)
         with pytest.raises(banyan.NotFound, match="absent"):
             banyan.Client(endpoint, tls_ca=f"{ca}/absent.pem")
+
+
+def test_fewer_workers_than_replicas(client):
+    """The cluster of the tests has three workers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client.create(dataclasses.replace(SPEC, replicas=3))
+    with banyan.local_cluster(2, memory="16M") as own, own.connect() as other:
+        with pytest.warns(UserWarning, match=r"replicas=3: the cluster has 2 workers, so 2 copies of each part until more workers join"):
+            session = other.create(dataclasses.replace(SPEC, replicas=3))
+        assert session.spec.replicas == 3

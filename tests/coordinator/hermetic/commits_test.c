@@ -431,6 +431,38 @@ static void a_commit_of_another_session_is_older(void **state)
     another_is_older(true);
 }
 
+// Rows that a commit of an earlier life has frozen, and a session that changes at one holder while the other one is told all that it
+// should know: it is not told then which commits of this session are over, but by itself afterwards.
+static void a_commit_of_an_earlier_life_and_a_session_that_changes(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = filled_of(cluster, 2, 20);
+    struct sim_worker *first = cluster->workers[0], *late = cluster->workers[1];
+    struct sim_call *opened = sim_open(cluster->client, session, 20, 8);
+    OK(opened);
+    OK(sim_put(cluster->client, opened, 0, 20, 8, 3));
+    sim_serve_rule(first->loop, METHOD(ROWS_PREPARE), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    sim_commit(cluster->client, session, 0, 20, 8);
+    sim_advance(10 * COMMON_NS_PER_MS);
+    assert_true(frozen_at(late, session) > 0);
+    sim_coordinator_kill(cluster);
+    assert_int_equal(sim_serve_let_go(first->loop), 1);
+    sim_serve_rule(first->loop, METHOD(LAYOUT_SET),
+                   (struct sim_rule){.verdict = SIM_FAIL, .times = 1, .code = COMMON_RESOURCE_EXHAUSTED});
+    sim_serve_rule(late->loop, METHOD(LAYOUT_SET), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    restart(cluster);
+    assert_true(sim_wait_active(cluster, 1));
+    sim_advance(100 * COMMON_NS_PER_MS); // the first one is told again
+    assert_int_equal(sim_serve_let_go(late->loop), 1);
+    assert_true(sim_wait_active(cluster, 2));
+    sim_advance(COMMON_NS_PER_S);
+    nothing_is_frozen(cluster, session);
+    OK(sim_append(cluster->client, session, 0, 20, 4, 7)); // other rows, at the same positions
+    READS(cluster, session, 24, 20 + 4 * 7);
+    sim_cluster_free(cluster);
+}
+
 // The sync of a commit fails, so it may be in the log after a crash: its rows stay frozen as long as the store cannot say, and
 // no longer. Then it is refused for certain, and what was in its place is taken.
 static void what_the_store_cannot_say_is_open_until_it_can(void **state)
@@ -479,6 +511,7 @@ int hermetic_commits(void)
         cmocka_unit_test(a_refused_commit_whose_end_a_holder_did_not_hear),
         cmocka_unit_test(a_commit_that_ends_before_an_older_one),
         cmocka_unit_test(a_commit_of_another_session_is_older),
+        cmocka_unit_test(a_commit_of_an_earlier_life_and_a_session_that_changes),
         cmocka_unit_test(what_the_store_cannot_say_is_open_until_it_can),
     };
     return cmocka_run_group_tests_name("commits", tests, NULL, NULL);

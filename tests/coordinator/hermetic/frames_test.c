@@ -283,6 +283,65 @@ static void a_tree_avoids_an_edge_that_is_down(void **state)
     }
 }
 
+// Of three workers each is the root of a star in turn, and each time an edge of it goes down, or is remembered: a chain does without
+// all three.
+static void a_chain_goes_on_where_no_star_does(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(3);
+    uint64_t session = session_of(cluster, 48);
+    sim_advance(3 * COMMON_NS_PER_S); // a worker that is new is not judged by others
+    sim_client_deadline(cluster->client, 50 * COMMON_NS_PER_S);
+    struct sim_worker *root = at_rank(cluster, 0), *child = at_rank(cluster, 2), *other = at_rank(cluster, 1);
+    assert_int_equal(plan_of(cluster)->tree->nodes[0].n_children, 2);
+    sim_net_part(root->loop, child->loop);
+    READS(cluster, session, 48, 48);
+    assert_ptr_equal(at_rank(cluster, 0), other);
+    sim_net_swallow_links(other->loop, child->loop);
+    READS(cluster, session, 48, 48); // over the next link, and this one is reported
+    sim_advance(COMMON_NS_PER_S);
+    uint64_t start = sim_clock();
+    READS(cluster, session, 48, 48);
+    assert_true(sim_clock() - start < 2 * COMMON_NS_PER_S);
+    assert_ptr_equal(at_rank(cluster, 0), child);
+    assert_ptr_equal(at_rank(cluster, 1), other);
+    assert_int_equal(plan_of(cluster)->tree->nodes[2].parent, 1);
+    sim_cluster_free(cluster);
+}
+
+// One worker is cut off from both others, so that no tree avoids all edges: then one of the others reaches it again.
+static void one_edge_after_another_is_tried_where_no_tree_avoids_them(void **state)
+{
+    (void)state;
+    for (int nth = 0; nth < 2; nth++) {
+        struct sim_cluster *cluster = cluster_of(3);
+        uint64_t session = session_of(cluster, 48);
+        sim_advance(3 * COMMON_NS_PER_S); // a worker that is new is not judged by others
+        struct sim_worker *alone = at_rank(cluster, 2),
+                          *others[] = {at_rank(cluster, 0), at_rank(cluster, 1)};
+        for (int i = 0; i < 2; i++)
+            sim_net_part(others[i]->loop, alone->loop);
+        sim_client_deadline(cluster->client, COMMON_NS_PER_S);
+        for (int i = 0; i < 300; i++) {
+            enum common_code code = sim_wait(sim_read(cluster->client, session, 0, 47, 1));
+            assert_true(code == COMMON_UNAVAILABLE || (code == COMMON_DEADLINE_EXCEEDED && i < 10));
+            sim_advance(100 * COMMON_NS_PER_MS);
+        }
+        assert_int_equal(cluster->coordinator->cluster.n_edges, 4);
+        assert_true(cluster->coordinator->cluster.plans_made < 30);
+        sim_net_mend(others[nth]->loop, alone->loop);
+        uint64_t until = sim_clock() + 20 * COMMON_NS_PER_S;
+        while (sim_wait(sim_read(cluster->client, session, 0, 47, 1)) != COMMON_OK && sim_clock() < until)
+            sim_advance(100 * COMMON_NS_PER_MS);
+        READS(cluster, session, 48, 48);
+        uint64_t epoch = plan_of(cluster)->epoch;
+        sim_advance(20 * COMMON_NS_PER_S);
+        READS(cluster, session, 48, 48);
+        assert_int_equal(plan_of(cluster)->epoch, epoch); // and it stays so
+        sim_cluster_free(cluster);
+    }
+}
+
 // The relay passes again: the edge links, is named no more, and trees have it again.
 static void an_edge_that_swallowed_is_used_again(void **state)
 {
@@ -520,6 +579,8 @@ int hermetic_frames(void)
         cmocka_unit_test(an_append_that_was_given_up_may_be_replaced),
         cmocka_unit_test(a_black_hole_between_two_workers_ends_their_steps),
         cmocka_unit_test(a_tree_avoids_an_edge_that_is_down),
+        cmocka_unit_test(a_chain_goes_on_where_no_star_does),
+        cmocka_unit_test(one_edge_after_another_is_tried_where_no_tree_avoids_them),
         cmocka_unit_test(an_edge_that_swallowed_is_used_again),
         cmocka_unit_test(an_edge_to_a_worker_that_is_stopped_is_not_blamed),
         cmocka_unit_test(workers_that_do_not_reach_each_other_share_no_new_session),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Restarts of the coordinator, and runs that come out the same.
+#include "coordinator/sessions/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
+#include "worker/state.h"
 
 static void a_restarted_coordinator_learns_from_its_workers(void **state)
 {
@@ -158,7 +160,7 @@ static void power_and_the_coordinator_are_lost_at_once(void **state)
         assert_int_equal(length_of(cluster, session), 26);
         sim_advance(COMMON_NS_PER_S);
         if (back == DARK_BEFORE || back == TOGETHER) // the full chunk stays
-            assert_true(cluster->coordinator->sessions.moves.struck < 3);
+            assert_true(cluster->coordinator->sessions.moves->struck < 3);
         if (back == DARK_LAST)
             sim_worker_start(dark);
         assert_true(sim_wait_active(cluster, 3));
@@ -419,6 +421,43 @@ static void appends_that_wait_for_workers_keep_their_order(void **state)
     }
 }
 
+// A session has no chunk yet, so no worker of it is missing. The coordinator has just started: no worker is back, or the only
+// one that is back is full. An append and an attach wait for the others; they fail when these do not come in time.
+static void what_finds_no_place_waits_for_workers_after_a_restart(void **state)
+{
+    (void)state;
+    for (uint32_t way = 0; way < 4; way++) {
+        bool full = way & 1, come = way & 2;
+        struct sim_cluster *cluster = cluster_of(2);
+        struct worker_store *store = cluster->workers[0]->worker->store;
+        (void)session_of(cluster, 40); // its workers are in the store
+        struct sim_call *appends = sim_create(cluster->client, (struct sim_shape){0}, "appends"),
+                        *attaches = sim_create(cluster->client, (struct sim_shape){0}, "attaches");
+        OK(appends);
+        OK(attaches);
+        if (full)
+            assert_true(worker_store_take(store, worker_store_limit(store) - worker_store_used(store)));
+        sim_coordinator_kill(cluster);
+        for (int w = full; w < 2; w++)
+            sim_net_part(NULL, cluster->workers[w]->loop);
+        restart(cluster);
+        assert_true(sim_wait_active(cluster, full));
+        struct sim_call *append = sim_append(cluster->client, appends->session, 0, 0, 1, 2),
+                        *open = sim_open(cluster->client, attaches->session, 0, 16);
+        sim_advance(COMMON_NS_PER_S);
+        assert_false(append->done || open->done);
+        for (int w = full; w < 2 && come; w++)
+            sim_net_mend(NULL, cluster->workers[w]->loop);
+        enum common_code none = full ? COMMON_RESOURCE_EXHAUSTED : COMMON_UNAVAILABLE;
+        uint64_t from = common_clock_ns();
+        ENDS(come ? COMMON_OK : none, append);
+        ENDS(come ? COMMON_OK : none, open);
+        assert_true(common_clock_ns() - from < 6 * COMMON_NS_PER_S);
+        assert_int_equal(length_of(cluster, appends->session), come);
+        sim_cluster_free(cluster);
+    }
+}
+
 static void a_seed_gives_the_same_run(void **state)
 {
     (void)state;
@@ -461,6 +500,7 @@ int hermetic_restarts(void)
         cmocka_unit_test(a_truncate_that_was_given_up_does_not_come_later),
         cmocka_unit_test(a_length_is_never_short),
         cmocka_unit_test(appends_that_wait_for_workers_keep_their_order),
+        cmocka_unit_test(what_finds_no_place_waits_for_workers_after_a_restart),
         cmocka_unit_test(a_seed_gives_the_same_run),
         cmocka_unit_test(a_stop_ends_what_its_last_answers_begin),
     };

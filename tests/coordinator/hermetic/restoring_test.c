@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many copies are restored in how much (simulated) time, and what choosing them costs: it is bounded by what a receiver
 // and its rate take, never by how many sessions wait (coordinator/sessions/move_queue.h).
+#include "coordinator/sessions/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
@@ -16,7 +17,7 @@ static struct coordinator_worker *worker_of(struct sim_cluster *cluster, uint32_
 
 static const struct coordinator_move_queue *queue_of(struct sim_cluster *cluster)
 {
-    return &cluster->coordinator->sessions.moves.queue;
+    return &cluster->coordinator->sessions.moves->queue;
 }
 
 static uint64_t thin_of(struct sim_cluster *cluster)
@@ -54,7 +55,7 @@ static void none_was_overlooked(struct sim_cluster *cluster)
     assert_int_equal(queue_of(cluster)->strays, 0);
     assert_int_equal(queue_of(cluster)->behind, 0);
     assert_int_equal(queue_of(cluster)->n_ready, 0);
-    assert_int_equal(cluster->coordinator->sessions.moves.n, 0);
+    assert_int_equal(cluster->coordinator->sessions.moves->n, 0);
 }
 
 // A move takes some round trips and a write; 16 are under way to a worker. A look at all sessions for each, or a second
@@ -72,7 +73,7 @@ static void many_small_sessions_are_whole_soon(void **state)
     assert_int_equal(queue_of(cluster)->looks, looks); // nobody wants anything
     lose(cluster, 0);
     wait_whole(cluster, 2 * SECOND);
-    uint64_t moved = cluster->coordinator->sessions.moves.chunks;
+    uint64_t moved = cluster->coordinator->sessions.moves->chunks;
     sim_advance(10 * SECOND);
     looks = queue_of(cluster)->looks - looks;
     if (looks > 4 * moved)

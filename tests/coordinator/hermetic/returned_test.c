@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers that come back after their copies were struck off, with sealed chunks that they have yet
 // (coordinator/sessions/returned.h).
+#include "coordinator/sessions/moves.h"
+#include "coordinator/sessions/seals.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
@@ -18,12 +20,12 @@ static struct coordinator_worker *worker_of(struct sim_cluster *cluster, const s
 
 static uint64_t returned(struct sim_cluster *cluster)
 {
-    return cluster->coordinator->sessions.moves.returned;
+    return cluster->coordinator->sessions.moves->returned;
 }
 
 static uint64_t copied_bytes(struct sim_cluster *cluster)
 {
-    return cluster->coordinator->sessions.moves.bytes;
+    return cluster->coordinator->sessions.moves->bytes;
 }
 
 static uint64_t sealed_of(struct sim_cluster *cluster, uint32_t replicas)
@@ -71,7 +73,7 @@ static struct sim_call *scrub(struct sim_cluster *cluster, uint64_t session)
 
 static void all_are_right(struct sim_cluster *cluster, uint64_t session, uint64_t length)
 {
-    uint64_t before = cluster->coordinator->sessions.seals.corrupt;
+    uint64_t before = cluster->coordinator->sessions.seals->corrupt;
     struct sim_call *call = scrub(cluster, session);
     assert_int_equal(call->lost, 0);
     assert_int_equal(call->corrupt, before);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Full chunks are sealed, and a copy whose memory is not what was sealed serves nobody.
+#include "coordinator/sessions/seals.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
@@ -87,7 +88,7 @@ static void start_the_dead(struct sim_cluster *cluster)
 // As the coordinator, and every read, has it.
 static void every_copy_is_right(struct sim_cluster *cluster, uint64_t session, uint32_t tokens)
 {
-    uint64_t before = cluster->coordinator->sessions.seals.corrupt;
+    uint64_t before = cluster->coordinator->sessions.seals->corrupt;
     struct sim_call *call = scrub(cluster, session);
     assert_true(call->lost == 0 && call->corrupt == before);
     for (uint32_t at = 1; at <= tokens; at++)
@@ -267,10 +268,10 @@ static void a_copy_of_a_wrong_copy_does_not_count(void **state)
         uint64_t session = sealed_of(cluster, 3, 32);
         flip(cluster, session, 0, 0); // from which others copy
         sim_worker_kill(copy_of(cluster, session, 0, 1 + copy));
-        for (int i = 0; !cluster->coordinator->sessions.seals.corrupt && i < 200; i++)
+        for (int i = 0; !cluster->coordinator->sessions.seals->corrupt && i < 200; i++)
             sim_advance(100 * COMMON_NS_PER_MS);
-        assert_int_equal(cluster->coordinator->sessions.seals.corrupt, 1);
-        assert_true(cluster->coordinator->sessions.seals.refused > 0);
+        assert_int_equal(cluster->coordinator->sessions.seals->corrupt, 1);
+        assert_true(cluster->coordinator->sessions.seals->refused > 0);
         READS(cluster, session, 32, 32);
         start_the_dead(cluster);
         wait_whole(cluster, session);
@@ -304,7 +305,7 @@ static void holders_disagree(void **state)
         rule_all(cluster, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_DO});
         let_go_all(cluster);
         sim_advance(10 * SECOND);
-        const struct coordinator_seals *seals = &cluster->coordinator->sessions.seals;
+        const struct coordinator_seals *seals = cluster->coordinator->sessions.seals;
         if (replicas == 2) {
             assert_int_equal(seal_of(cluster, session, 1), 0);
             assert_int_equal(seals->disputed, 1); // once: not again and again
@@ -352,7 +353,7 @@ static void files_decide_where_holders_disagree(void **state)
         sim_cluster_start(cluster);
         uint64_t session = filled_wrongly(cluster, cases[i].replicas, cases[i].wrong);
         wait_sealed(cluster, session, 2);
-        const struct coordinator_seals *seals = &cluster->coordinator->sessions.seals;
+        const struct coordinator_seals *seals = cluster->coordinator->sessions.seals;
         bool two_of_three = cases[i].replicas == 3 && (cases[i].wrong & (cases[i].wrong - 1));
         assert_int_equal(seals->healed, 1);
         assert_int_equal(seals->disputed, 0);
@@ -377,7 +378,7 @@ static void a_scrub_takes_many_turns(void **state)
     uint64_t sessions[SESSIONS];
     for (int i = 0; i < SESSIONS; i++)
         sessions[i] = sealed_of(cluster, 2, CHUNKS * 16 + 5);
-    struct coordinator_seals *seals = &cluster->coordinator->sessions.seals;
+    struct coordinator_seals *seals = cluster->coordinator->sessions.seals;
     seals->slice = SLICE;
     seals->passed_most = 0;
     struct sim_call *all = sim_scrub(cluster->client, 0, false);
@@ -476,13 +477,13 @@ static void who_asks_while_it_is_compared_has_it_compared_again(void **state)
     sim_advance(SECOND);
     OK(sim_scrub(cluster->client, session, false)); // what is being read was right a moment ago
     rule_all(cluster, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_DO});
-    before = cluster->coordinator->sessions.seals.compared;
+    before = cluster->coordinator->sessions.seals->compared;
     let_go_all(cluster);
     sim_advance(10 * SECOND);
     struct sim_call *call = sim_scrub(cluster->client, session, true);
     OK(call);
     assert_int_equal(call->unchecked, 0);
-    assert_int_equal(cluster->coordinator->sessions.seals.compared, before + 4);
+    assert_int_equal(cluster->coordinator->sessions.seals->compared, before + 4);
     sim_cluster_free(cluster);
 }
 
@@ -510,7 +511,7 @@ static void two_checks_of_one_chunk(void **state)
     let_go_all(cluster);
     scrub(cluster, session);
     assert_int_equal(chunk_of(cluster, session, 0)->checking, 0);
-    assert_int_equal(cluster->coordinator->sessions.seals.n, 0);
+    assert_int_equal(cluster->coordinator->sessions.seals->n, 0);
     sim_cluster_free(cluster);
 }
 
@@ -738,7 +739,7 @@ static void it_goes_on_by_itself(void **state)
             sim_cluster_new(&(struct sim_cluster_options){.workers = 3, .tune = set_scrub});
         sim_cluster_start(cluster);
         uint64_t session = sealed_of(cluster, 2, 16 * 32);
-        const struct coordinator_seals *seals = &cluster->coordinator->sessions.seals;
+        const struct coordinator_seals *seals = cluster->coordinator->sessions.seals;
         uint64_t before = seals->compared, in_a_part;
         sim_advance(5 * SECOND);
         in_a_part = seals->compared - before;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers that compute far slower than planned: who serves, where chunks go, and the way back. All of it over workers
 // that have measured little, and over some that have measured eight times as much.
+#include "coordinator/sessions/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
@@ -87,7 +88,7 @@ static void a_slow_worker_loses_its_work(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = paced(quickly);
-    uint64_t session = wide_session(cluster, 2), moved = cluster->coordinator->sessions.moves.chunks;
+    uint64_t session = wide_session(cluster, 2), moved = cluster->coordinator->sessions.moves->chunks;
     step_for(cluster, session, 5 * COMMON_NS_PER_S);
     assert_int_equal(slow_ones(cluster), 0);
     uint64_t epoch = kept_of(cluster, session)->layout.epoch;
@@ -100,14 +101,14 @@ static void a_slow_worker_loses_its_work(void **state)
     assert_int_equal(served_by(cluster, session, 1), 0);
     step_for(cluster, session, 20 * COMMON_NS_PER_S);
     assert_int_equal(kept_of(cluster, session)->layout.epoch, epoch + 1);
-    assert_int_equal(cluster->coordinator->sessions.moves.chunks, moved);
+    assert_int_equal(cluster->coordinator->sessions.moves->chunks, moved);
     assert_int_equal(slow_ones(cluster), 1); // it has no work now: measurements say so
     sim_worker_slow(cluster->workers[1], 0);
     step_until_slow(cluster, session, 0);
     step_for(cluster, session, COMMON_NS_PER_S);
     assert_true(served_by(cluster, session, 1) > 0);
     assert_int_equal(kept_of(cluster, session)->layout.epoch, epoch + 2);
-    assert_int_equal(cluster->coordinator->sessions.moves.chunks, moved);
+    assert_int_equal(cluster->coordinator->sessions.moves->chunks, moved);
     sim_cluster_free(cluster);
 }
 
@@ -133,7 +134,7 @@ static void its_chunks_go_elsewhere(void **state)
     (void)state;
     struct sim_cluster *cluster = paced(quickly);
     uint64_t session = wide_session(cluster, 1);
-    const struct coordinator_moves *moves = &cluster->coordinator->sessions.moves;
+    const struct coordinator_moves *moves = cluster->coordinator->sessions.moves;
     step_for(cluster, session, 2 * COMMON_NS_PER_S);
     assert_true(served_by(cluster, session, 2) > 0);
     sim_worker_slow(cluster->workers[2], TASK_NS);

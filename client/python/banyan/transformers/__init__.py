@@ -8,11 +8,9 @@ model.generate(**inputs, past_key_values=cache)
 
 from .attention import register
 from .cache import BanyanCache
-from .generate import watch_generate
 from .prefill import prefill
 from .refused import Refused
 
 register()
-watch_generate()
 
 __all__ = ["BanyanCache", "Refused", "prefill"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,17 +17,23 @@ from transformers.cache_utils import Cache
 from ..client import Client, Session
 from ..errors import BanyanError, NotFound
 from ..spec import Spec
-from . import identity, tokens
+from . import alone, identity, text, tokens
 from .faces import faces, stateful
+from .feeding import feed, mask_of
+from .generate import Asked, running, watch_generate
 from .layers import Layer, check_keywords, run_probe, scale_of, sinks_of
+from .lengths import SHORT, Lengths
 from .masks import Mask
 from .refused import Refused
 from .spec import difference, spec_of
 from .steps import Gate, Steps
 from .tags import Tag, uncompiled
+from .text import Text
 
 # Seconds without use after which a session without a name goes, for processes that end without a word.
 _FORGOTTEN = 6 * 3600.0
+
+_AGAIN = 1024  # tokens of a block that is fed again
 
 _KV_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -61,16 +68,24 @@ class BanyanCache(Cache):
         self._done: set[int] = set()  # layers that have answered, while a forward is under way
         self._dirty = False  # a forward has begun and not ended
         self._open = False  # the model is in a forward, or an error has ended one
-        self._fed: torch.Tensor | None = None  # the tokens of the forward under way
+        self._fed: torch.Tensor | None = None  # the tokens of the forward under way, or the embeddings
+        self._text: Text | None = None  # what the sessions hold; None: nothing, or not read yet
         self._mark = 0  # of the model
-        self._unchecked = False  # resumed, and not compared with what generate() is given
+        self._form = SHORT  # of the keys that are held (lengths.py)
+        self._lengths: Lengths | None = None
+        self._goal = 0  # positions of the whole text of which a block is fed
+        self._retry: int | None = None  # tokens that a generate() was given which an error has ended
+        self._unchecked = False  # resumed, and not compared with a text
         self._dtype: torch.dtype | None = None  # of keys when the model was looked at, where that decides what is held
         self._modules: dict[int, Any] = {}  # the attention modules of the model that was looked at
         self._sinks: dict[int, Any] = {}
         self._model: Any = None
         self._steps: Steps | None = None
         self._hooks: list[Any] = []
-        model = getattr(model, "_orig_mod", model)  # of a compiled one
+        self._forms: list[Any] = []  # hooks of the forward under way
+        self._alike: bool | None = None  # whether the model computes the same from embeddings as from ids; None: not tried
+        watch_generate()
+        model = _unwrapped(model)
         is_model = isinstance(model, PreTrainedModel)
         if not is_model and not isinstance(model, PreTrainedConfig):
             raise TypeError(f"BanyanCache wants one of Transformers' models or its config, not a {type(model).__name__}")
@@ -118,24 +133,32 @@ class BanyanCache(Cache):
             raise
 
     def _await_tokens(self, model: Any) -> None:
-        """Of the forward that has begun already: its tokens, where they are embedded."""
-        self._begin_forward()
+        """Of the forward that has begun already: what the model inside is called with, or what is embedded."""
+        self._begin_forward(model, {})
         here = weakref.ref(self)
+        inside, embedding = getattr(model, "base_model", model), model.get_input_embeddings()
 
         @uncompiled
-        def embedded(module: torch.nn.Module, arguments: Any) -> None:
-            once.remove()
+        def called(module: torch.nn.Module, arguments: Any, keywords: Any) -> None:
+            for hook in hooks:
+                hook.remove()
             cache = here()
-            if cache is not None and arguments:
-                cache._fed = arguments[0]
+            if cache is not None:
+                cache._fed = _fed(arguments, keywords) if module is inside else arguments[0] if arguments else None
 
-        once = model.get_input_embeddings().register_forward_pre_hook(embedded)
-        self._hooks.append(once)
+        hooks = [part.register_forward_pre_hook(called, with_kwargs=True) for part in (inside, embedding) if part is not model]
+        self._hooks += hooks
 
     def _drop_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._drop_forms()
+
+    def _drop_forms(self) -> None:
+        for hook in self._forms:
+            hook.remove()
+        self._forms = []
 
     def _look_at(self, model: PreTrainedModel) -> None:
         self._plan, dtype, self._modules = run_probe(model)
@@ -145,6 +168,7 @@ class BanyanCache(Cache):
                 raise Refused(f"keys and values of {dtype}: the service holds float32, float16 and bfloat16; use model.to(torch.bfloat16)")
             self._kv_type = _KV_TYPES[dtype]
         self._mark = identity.fingerprint(model)
+        self._lengths = Lengths(model)
         self._watch(model)
         if self._steps is not None:
             self._check_model()
@@ -154,11 +178,18 @@ class BanyanCache(Cache):
         here = weakref.ref(self)
 
         @uncompiled
-        def begins(module: torch.nn.Module, arguments: Any, keywords: Any) -> None:
+        def begins(module: torch.nn.Module, arguments: Any, keywords: Any) -> Any:
             cache = here()
-            if cache is not None and keywords.get("past_key_values") is cache:
-                cache._begin_forward()
-                cache._fed = arguments[0] if arguments else keywords.get("input_ids")
+            if cache is None:
+                return None
+            if keywords.get("past_key_values") is cache:
+                cache._begin_forward(module, keywords, _fed(arguments, keywords))
+                return None
+            given = cache._taken_back(module, keywords)
+            if given is not None:
+                cache._begin_forward(module, given, given["input_ids"])
+                return arguments, given
+            return None
 
         @uncompiled
         def ended(module: torch.nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
@@ -166,20 +197,117 @@ class BanyanCache(Cache):
             if cache is not None and keywords.get("past_key_values") is cache:
                 cache._end_forward()
 
+        @uncompiled
+        def over(module: torch.nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
+            alone.end(here())
+
         self._model = weakref.ref(model)
         self._hooks.append(model.register_forward_pre_hook(begins, with_kwargs=True))
         self._hooks.append(model.register_forward_hook(ended, with_kwargs=True))
+        self._hooks.append(model.register_forward_hook(over, with_kwargs=True, always_call=True))
 
-    def _begin_forward(self) -> None:
+    def _begin_forward(self, model: Any, keywords: dict[str, Any], fed: torch.Tensor | None = None) -> None:
         if self._open and (local := self._local()):
             raise Refused(
                 f"an error has ended a forward, in which layers {list(local)[:4]} may have moved on the state that they have of their own: "
                 "begin again, with cache.reset() or a new cache"
             )
-        self._open = True
+        if keywords.get("use_cache") is False:
+            raise Refused("use_cache=False and past_key_values contradict each other: leave one of the two out")
+        if not self._is_generating():
+            self._retry = None
+        self._check_weights(glance=False)
+        self._choose_form(model, keywords, fed)
+        self._open, self._fed = True, fed
+        alone.begin(self)
+
+    def _check_weights(self, glance: bool) -> None:
+        """That the model is what it was when the tokens that are held were fed."""
+        model = self._model and self._model()
+        if model is None:
+            return
+        mark = identity.identity_of(model).mark(glance)
+        if mark != self._mark and self.columns:
+            raise Refused(
+                "the model has changed since the tokens of this cache were fed (its weights, which of its adapters are active, or their "
+                "scaling): its keys would be another model's. Make a new cache, or cache.reset(), for the model as it is now"
+            )
+        self._mark = mark
+
+    # ---- forms: see lengths.py ----
+
+    def _choose_form(self, model: Any, keywords: dict[str, Any], fed: torch.Tensor | None) -> None:
+        if not self._lengths:
+            return
+        positions = keywords.get("position_ids")
+        end = self.columns + (fed.shape[1] if isinstance(fed, torch.Tensor) else 0)
+        if isinstance(positions, torch.Tensor):
+            end = int(positions.max()) + 1
+        form = self._lengths.form_of(max(end, self._goal))
+        if form != self._form and self.columns:
+            self._feed_again(model, form)
+        self._form = form
+        self._drop_forms()  # of a forward that an error has ended
+        self._forms = self._lengths.in_form(form)
+
+    def _feed_again(self, model: Any, form: int) -> None:
+        """The text crosses the border of the frequencies: all keys are other ones."""
+        codes, columns, pads = self._all_codes(), self.columns, list(self.pads)
+        if not bool(text.is_id(codes).all()):
+            raise Refused(
+                "the text passes the length from which on this model has other frequencies, so all of it must be fed again, and it was fed "
+                "as embeddings, which are not kept: begin again with a new cache, and give the whole text"
+            )
+        warnings.warn(
+            f"the text passes {self._lengths.borders if self._lengths else []} tokens, where this model changes its frequencies (longrope): "
+            f"{columns} tokens are fed again, once. prefill() of a text that is longer from the beginning does it at once",
+            stacklevel=2,
+        )
+        kept = self._retry, self._unchecked
+        self.reset()
+        self._form = form
+        ids = codes.to(self.device)
+        mask = mask_of(pads, columns, ids.device)
+        with self.toward(max(self._lengths.borders, default=0) + 1 if form != SHORT and self._lengths else 0):
+            for at in range(0, columns, _AGAIN):
+                feed(model, self, ids, mask, at, min(at + _AGAIN, columns))
+        self._retry, self._unchecked = kept
+
+    @contextlib.contextmanager
+    def toward(self, positions: int) -> Iterator[None]:
+        """What is fed in here are blocks of a text that has so many positions in the end."""
+        before, self._goal = self._goal, positions
+        try:
+            yield
+        finally:
+            self._goal = before
+
+    def _taken_back(self, model: Any, keywords: dict[str, Any]) -> dict[str, Any] | None:
+        """What a forward should have been given, of whose arguments the model has dropped the cache.
+
+        Models with longrope (Phi-3) do so where a text passes the border, so that generate() begins again without what is held.
+        """
+        call, ids = running(), keywords.get("input_ids")
+        if call is None or call[0] is not self or call[1] is not model or keywords.get("past_key_values") is not None or not self._lengths:
+            return None
+        if not isinstance(ids, torch.Tensor) or not self._lengths.borders or ids.shape[1] <= min(self._lengths.borders):
+            return None
+        wanted = call[2].tokens if self.columns == 0 else self._all_codes()
+        if wanted is None or wanted.is_floating_point():
+            return None
+        wanted = wanted.to(ids.device)
+        if self.columns == 0 and len(wanted) != len(ids):
+            wanted = wanted.repeat_interleave(len(ids) // max(1, len(wanted)), dim=0)
+        if wanted.shape[1] > ids.shape[1] or len(wanted) != len(ids) or not bool((ids[:, : wanted.shape[1]] == wanted).all()):
+            return None  # another text: that of guidance_scale
+        given = {**keywords, "past_key_values": self, "input_ids": ids[:, self.columns :]}
+        if isinstance(positions := keywords.get("position_ids"), torch.Tensor):
+            given["position_ids"] = positions[..., self.columns :]
+        return given
 
     def _end_forward(self) -> None:
         self._open = False
+        self._drop_forms()
         if self._done:
             missing = sorted(set(self._plan) - self._done)
             raise Refused(f"layers {missing[:8]} were left out of a forward: the service holds every layer's tokens, or none's")
@@ -203,52 +331,191 @@ class BanyanCache(Cache):
     # ---- tokens ----
 
     def tokens(self) -> list[torch.Tensor]:
-        """The tokens that each sequence holds, without padding, read from the service."""
+        """The tokens that each sequence holds, without padding, read from the service. -1: an embedding was fed there."""
+        return [codes.masked_fill(~text.is_id(codes), -1) for codes in self._read()]
+
+    def _read(self) -> list[torch.Tensor]:
         if self._steps is None:
             return []
         return [self._steps.said(s, 0, self.columns - pad).tokens for s, pad in zip(self._steps.sessions, self.pads)]
 
+    def _held(self) -> Text:
+        """What the sessions hold; read from the service where another process has fed it."""
+        if self._text is None:
+            self._text = Text(len(self.pads), max(64, self.columns))
+            if self.columns:
+                for i, (codes, pad) in enumerate(zip(self._read(), self.pads)):
+                    self._text.put_row(i, pad, codes)
+        return self._text
+
+    def _all_codes(self) -> torch.Tensor:
+        return self._held().all(self.columns)
+
+    def _codes(self, fed: torch.Tensor) -> torch.Tensor:
+        return text.of_embeddings(fed) if fed.is_floating_point() else fed.detach().to("cpu", torch.int64)
+
+    def _common(self, fed: torch.Tensor) -> list[int]:
+        """How many columns of each sequence are the same in what is held and in a text, ids or embeddings; padding counts."""
+        codes, embedded = self._codes(fed), self._embedded_alike()
+        held = self._held()
+        return [
+            pad + text.common(held.row(i, pad, self.columns), codes[i, pad:], embedded) if pad < codes.shape[1] else codes.shape[1]
+            for i, pad in enumerate(self.pads)
+        ]
+
+    def _embedded_alike(self) -> Any:
+        """The numbers of ids' embeddings, if the model computes the same from these as from ids."""
+        model = self._model and self._model()
+        if model is None:
+            return None
+
+        def numbers(ids: torch.Tensor) -> torch.Tensor:
+            table = model.get_input_embeddings()
+            within = (ids >= 0) & (ids < table.weight.shape[0])
+            if not self._is_alike(model) or not bool(within.any()):
+                return ids
+            out = ids.clone()
+            with torch.no_grad():
+                out[within] = text.of_embeddings(table(ids[within].to(table.weight.device))[None])[0]
+            return out
+
+        return numbers
+
+    def _is_alike(self, model: Any) -> bool:
+        """Whether a forward depends on nothing of an id but its embedding. Models may have a second table of them (Gemma 3n)."""
+        if self._alike is None:
+            table = model.get_input_embeddings()
+            ids = torch.tensor([[1, 0]], device=table.weight.device)
+            with torch.no_grad(), alone.locally():
+                try:
+                    a, b = model(input_ids=ids, use_cache=False).logits, model(inputs_embeds=table(ids), use_cache=False).logits
+                    self._alike = bool(torch.equal(a, b))
+                except Exception:
+                    self._alike = False
+        return self._alike
+
     def check(self, input_ids: torch.Tensor) -> None:
         """Refuses unless the sessions hold a beginning of these tokens, [batch, tokens], or as many of them as there are.
 
-        Padding is what the cache has noted. Call it after a session was resumed, with what generate() is to go on from.
+        Padding is what the cache has noted. generate() and prefill() do it by themselves; call it before a bare forward of a
+        session that was resumed. Embeddings, [batch, tokens, hidden], are compared by a hash of each.
         """
-        for i, held in enumerate(self.tokens()):
-            given = input_ids[i, self.pads[i] :].cpu()
-            n = min(len(held), len(given))
-            differ = (held[:n] != given[:n]).nonzero()
-            if len(differ):
-                at = int(differ[0])
+        if self._steps is None:
+            return
+        if len(input_ids) != len(self.pads):
+            raise Refused(f"this cache holds {len(self.pads)} sequences and is given {len(input_ids)}")
+        for i, same in enumerate(self._common(input_ids)):
+            if same < min(self.columns, input_ids.shape[1]):
+                at, mine = same - self.pads[i], int(self._held().row(i, same, same + 1))
+                other = int(self._codes(input_ids[i : i + 1, same : same + 1]))
                 raise Refused(
-                    f"token {at} of sequence {i} is {int(held[at])} in the session and {int(given[at])} in what is given: "
-                    "crop the cache before it, or use another session"
+                    f"token {at} of sequence {i} is {text.shown(mine)} in the session and {text.shown(other)} in what is given: "
+                    "cache.rewind_to(input_ids) goes back to before it, or use another session"
                 )
         self._unchecked = False
 
-    def begin_generating(self, model: PreTrainedModel, input_ids: Any) -> None:
-        """What generate() is called with: a session that was resumed is compared with it, its model and its text.
+    def rewind_to(self, input_ids: torch.Tensor) -> int:
+        """Goes back to the beginning that what is held has in common with these tokens, [batch, tokens]; what is behind is removed.
+
+        For a text of which the last part has changed: a chat template that writes the last answer in another way, an answer that
+        is to be given again. Returns how many columns are left; generate() feeds the others. A batch goes back as far as the
+        sequence that differs first. Refused where a layer's state cannot go back, as crop() is.
+        """
+        if self._steps is None or not self.columns:
+            return 0
+        if len(input_ids) != len(self.pads):
+            raise Refused(f"this cache holds {len(self.pads)} sequences and is given {len(input_ids)}")
+        left = min(min(self._common(input_ids)), self.columns)
+        if left <= max(self.pads):
+            self.reset()  # a sequence has nothing left: padding may be another one
+        elif left < self.columns:
+            self.crop(left - self.columns)
+        self._unchecked = False
+        return self.columns
+
+    def begin_generating(self, model: PreTrainedModel, asked: Asked) -> None:
+        """What generate() is called with is compared with what is held, before anything is fed: the model and the whole text.
 
         generate() feeds what the cache does not have, and wants at least the last token.
         """
         if self._is_awaited(model):
             self._meet(model)
-        if not isinstance(input_ids, torch.Tensor) or input_ids.is_floating_point() or input_ids.shape[0] != len(self.pads):
+        self._check_weights(glance=True)
+        given = asked.tokens
+        if given is None or self._steps is None:
+            self._retry = None if given is None else given.shape[1]
             return
-        given = input_ids.shape[1]
-        if self._unchecked and given:
-            self.check(input_ids)
-        if 0 < given < self.columns:
+        given = self._in_copies(given, asked)
+        columns = given.shape[1]
+        if asked.mask is not None and self.columns:
+            self._check_mask(asked.mask, len(given), columns)
+        if columns:
+            self.check(given)
+        if 0 < columns < self.columns and columns != self._retry:
             raise Refused(
-                f"generate() is given {given} tokens, and the cache holds {self.columns}: give it the whole text, those included. To go on "
-                f"from an earlier place, cache.fork() and fork.crop({given - 1 - self.columns}) come first"
+                f"generate() is given {columns} tokens, and the cache holds {self.columns}: give it the whole text, those included. To go on "
+                f"from an earlier place, cache.fork() and fork.crop({columns - 1 - self.columns}) come first, or cache.rewind_to(input_ids)"
             )
-        if given == self.columns > 0:
-            self.crop(-1)  # the last one is fed again, for its logits
+        if 0 < columns <= self.columns:
+            self.crop(columns - 1 - self.columns)  # the last one is fed again, for its logits
+        self._retry = columns
+
+    def begin_filling(self, model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> None:
+        """The same for prefill()."""
+        if self._is_awaited(model):
+            self._meet(model)
+        self._check_weights(glance=True)
+        if self._steps is not None:
+            if attention_mask is not None and self.columns:
+                self._check_mask(attention_mask, len(input_ids), input_ids.shape[1])
+            self.check(input_ids)
+
+    def _is_generating(self) -> bool:
+        call = running()
+        return call is not None and call[0] is self
+
+    def end_generating(self, failed: bool) -> None:
+        """Of a call that an error has ended it is noted with how many tokens it began: the same call goes on there."""
+        if not failed:
+            self._retry = None
+
+    def _in_copies(self, given: torch.Tensor, asked: Asked) -> torch.Tensor:
+        """The text as generate() will feed it, a row a sequence; what is held is forked for beams and num_return_sequences."""
+        rows, copies = len(given), asked.copies
+        if copies > 1 and rows * copies != len(self.pads) and rows == len(self.pads):
+            self.check(given)
+            self.batch_repeat_interleave(copies)
+        if rows * copies != len(self.pads):
+            raise Refused(
+                f"this cache holds {len(self.pads)} sequences and generate() is given {rows}"
+                + (f", of which it makes {copies} each" if copies > 1 else "")
+                + ". For several answers to one text give the text once, with num_return_sequences"
+            )
+        return given.repeat_interleave(copies, dim=0) if copies > 1 else given
+
+    def _check_mask(self, mask: Any, rows: int, columns: int) -> None:
+        if not isinstance(mask, torch.Tensor) or mask.dim() != 2:
+            return
+        if mask.shape[1] != columns:
+            raise Refused(
+                f"attention_mask is for {mask.shape[1]} tokens, and there are {columns}: give the whole text, what the cache holds included, "
+                "and the mask of it"
+            )
+        mask = mask.repeat_interleave(rows // len(mask), dim=0) if len(mask) and rows % len(mask) == 0 else mask
+        pads = (mask.cumsum(1) == 0).sum(1).tolist()
+        moved = [i for i, (new, old) in enumerate(zip(pads, self.pads)) if new != old and old < self.columns]
+        if moved:
+            i = moved[0]
+            raise Refused(
+                f"sequence {i} has {pads[i]} tokens of padding in attention_mask, and {self.pads[i]} in the session: padding cannot move. Pad "
+                "the batch as it was padded when its sessions were made, or feed the sequences one by one"
+            )
 
     def _check_not_again(self, fed: torch.Tensor) -> None:
         """Of a bare forward after a session was resumed: it is given new tokens, not the text from its beginning."""
-        held = self.tokens()
-        if all(fed[i, pad : pad + len(h)].tolist() == h.tolist() for i, (h, pad) in enumerate(zip(held, self.pads))):
+        if fed.shape[1] >= self.columns and all(
+            bool((fed[i, pad : self.columns] == self._held().row(i, pad, self.columns)).all()) for i, pad in enumerate(self.pads)
+        ):
             raise Refused(
                 f"the session that was resumed has these {self.columns} tokens already: give the model those behind them, "
                 f"input_ids[:, {self.columns}:]. If they are to stand there twice, call cache.check(input_ids) first"
@@ -294,7 +561,9 @@ class BanyanCache(Cache):
         infos = [s.info() for s in sessions]
         # Whoever has a token says how much padding is before it; who has none is nothing but padding so far.
         begun = [i for i, s in enumerate(sessions) if infos[i].layer_lengths[tokens.layer_of(s.spec)]]
-        pads = {i: int(self._steps.said(sessions[i], 0, 1).pads) for i in begun}
+        said = {i: self._steps.said(sessions[i], 0, 1) for i in begun}
+        pads = {i: int(one.pads) for i, one in said.items()}
+        self._form = max((int(one.forms) for one in said.values()), default=SHORT)
         least = min(pads.values(), default=0)  # padding before all of them is nobody's
         # As far as all have come: a forward that a dead process has begun may have gone further in some, and in some layers.
         self.columns = min((infos[i].length + pads[i] - least for i in begun), default=0)
@@ -316,7 +585,7 @@ class BanyanCache(Cache):
                 for session in sessions:
                     session.delete()
                 raise
-            self.pads = [0] * batch
+            self.pads, self._text = [0] * batch, Text(batch)
             self._steps = Steps(self.client, sessions, self._kv_type)
         if len(self._steps.sessions) != batch:
             raise Refused(f"this cache holds {len(self._steps.sessions)} sequences and is given {batch}")
@@ -361,14 +630,14 @@ class BanyanCache(Cache):
         check_keywords(index, keywords)
         if not isinstance(mask, Mask):
             raise Refused(f"layer {index} brings a mask of its own: the service cannot know what it means")
-        if mask.rule != layer.rule or scale_of(scaling, query) != layer.scale or float(keywords.get("softcap") or 0.0) != layer.soft_cap:
+        if mask.recognised().rule != layer.rule or scale_of(scaling, query) != layer.scale or float(keywords.get("softcap") or 0.0) != layer.soft_cap:
             raise Refused(f"layer {index} has another mask, scale or soft cap than when the model was first looked at")
         tag.opened += 1
         assert self._steps is not None
         if not self._done:
             self._take_pads(mask)
             self._dirty = True
-            self._note_tokens(query.shape[0], query.shape[2])
+            self._note_tokens(query.shape[0], query.shape[2], tag.keys)
         o = self._steps.attend(index, layer, module, tag, query, self.columns, self.pads, mask.blocks)
         self._done.add(index)
         if len(self._done) == len(self._plan):
@@ -386,14 +655,15 @@ class BanyanCache(Cache):
                 raise Refused(f"layer {index} has other attention sinks than when the model was first looked at: make a new cache")
             self._sinks[index] = state
 
-    def _note_tokens(self, batch: int, rows: int) -> None:
+    def _note_tokens(self, batch: int, rows: int, keys: torch.Tensor) -> None:
         fed, self._fed = self._fed, None
-        known = isinstance(fed, torch.Tensor) and fed.shape == (batch, rows) and not fed.is_floating_point()
-        ids = fed.cpu() if known and fed is not None else torch.full((batch, rows), tokens.UNKNOWN)
+        known = isinstance(fed, torch.Tensor) and fed.shape[:2] == (batch, rows) and fed.dim() == (3 if fed.is_floating_point() else 2)
+        codes = self._codes(fed) if known and fed is not None else text.of_keys(keys)
         if self._unchecked:
-            self._check_not_again(ids)
+            self._check_not_again(codes)
         assert self._steps is not None
-        self._steps.put_tokens(ids, self._mark)
+        self._held().put(self.columns, codes)
+        self._steps.put_tokens(codes, tokens.Stamp(self._mark, self._form))
 
     def _take_pads(self, mask: Mask) -> None:
         if mask.q_offset != self.columns:
@@ -432,6 +702,8 @@ class BanyanCache(Cache):
                 layer.crop(tokens_to_remove)
         if tokens_to_remove == 0 or self._steps is None:
             return
+        if not self._is_generating():
+            self._retry = None
         columns = max(0, self.columns + tokens_to_remove)
         self._steps.truncate([max(0, columns - pad) for pad in self.pads])
         self.columns, self._done, self._dirty = columns, set(), False
@@ -442,6 +714,7 @@ class BanyanCache(Cache):
         if self._steps is not None:
             self._steps.truncate([0] * len(self.pads))
         self.columns, self._done, self._dirty, self._open, self.pads = 0, set(), False, False, [0] * len(self.pads)
+        self._form, self._unchecked, self._retry = SHORT, False, None
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Sequence i goes on from what sequence beam_idx[i] is now: by forks, which share all full chunks."""
@@ -466,6 +739,8 @@ class BanyanCache(Cache):
         else:
             self._steps.select(sources)
         self.pads = [self.pads[i] for i in sources]
+        if self._text is not None:
+            self._text = self._text.select(sources)
 
     # ---- life ----
 
@@ -474,7 +749,7 @@ class BanyanCache(Cache):
         other = object.__new__(BanyanCache)
         other.__dict__.update(
             self.__dict__, name=name, _named=name is not None, pads=list(self.pads), _done=set(), _dirty=False, _open=False, _hooks=[],
-            _steps=None,
+            _forms=[], _steps=None, _text=self._text and self._text.select(list(range(len(self.pads)))),
         )  # fmt: skip
         other.layers = copy.deepcopy(self.layers, {id(self): other})
         if (model := self._model and self._model()) is not None:
@@ -498,12 +773,16 @@ class BanyanCache(Cache):
         """Whether layers of the model keep their state here, not in the service."""
         return bool(self._local())
 
-    def beside(self) -> BanyanCache:
-        """Another cache over the same sessions, for a forward beside others (wave.py): stand() says where, let_go() ends it."""
+    def beside(self, columns: int) -> BanyanCache:
+        """Another cache over the same sessions, for a forward beside others (wave.py): stand() says where, let_go() ends it.
+
+        columns: how far both come.
+        """
         assert self._steps is not None
         self.put_right()
+        self._held().reserve(columns)
         other = object.__new__(BanyanCache)
-        other.__dict__.update(self.__dict__, _named=True, pads=list(self.pads), _done=set(), _dirty=False, _fed=None, _hooks=[])
+        other.__dict__.update(self.__dict__, _named=True, pads=list(self.pads), _done=set(), _dirty=False, _fed=None, _hooks=[], _forms=[])
         other.layers = copy.deepcopy(self.layers, {id(self): other})
         other._steps = Steps(self.client, list(self._steps.sessions), self._kv_type)
         if (model := self._model and self._model()) is not None:
@@ -551,3 +830,23 @@ class BanyanCache(Cache):
 
     def __exit__(self, *error: Any) -> None:
         self.close()
+
+
+def _unwrapped(model: Any) -> Any:
+    """What torch.compile and PEFT have wrapped."""
+    model = getattr(model, "_orig_mod", model)
+    if not hasattr(model, "get_base_model"):
+        return model
+    if getattr(model.active_peft_config, "is_prompt_learning", False):
+        raise Refused(
+            f"{model.active_peft_config.peft_type.value} is a learnt prompt, which PEFT puts before the text, or into a cache of its own, at each "
+            "call: a session could not say what it holds. Adapters that change weights (LoRA) are served"
+        )
+    return model.get_base_model()
+
+
+def _fed(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> torch.Tensor | None:
+    """What a forward is fed: embeddings where there are some."""
+    embeddings = keywords.get("inputs_embeds")
+    found = embeddings if isinstance(embeddings, torch.Tensor) else arguments[0] if arguments else keywords.get("input_ids")
+    return found if isinstance(found, torch.Tensor) else None

@@ -170,7 +170,7 @@ class Probe:
         check_keywords(index, keywords)
         if not isinstance(mask, Mask):
             raise Refused(f"{where} brings a mask of its own: the service cannot know what it means")
-        if not mask.rule.causal:
+        if not mask.recognised().rule.causal:
             raise Refused(
                 f"{where} sees tokens on both sides, as encoders do: what it has computed for a token changes with those that follow, "
                 "so there is nothing to keep in a cache"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import masking_utils
 
+from .generate import running
 from .refused import Refused
 from .tags import leave_tracing, uncompiled
 
@@ -34,6 +35,27 @@ class Mask(torch.Tensor):
     pads: list[int] | None  # of each sequence, on its left; None: no padding at all
     blocks: torch.Tensor | None  # ids of blocks whose rows see each other, -1: none
     q_offset: int
+    refused: Refused | None  # why the service cannot compute with it; then the three above do not count
+    asked: dict[str, Any]  # what Transformers has asked for
+    made: dict[Any, Any]  # tensors of it, by type
+
+    def recognised(self) -> Mask:
+        if self.refused is not None:
+            raise self.refused
+        return self
+
+    def is_all(self) -> bool:
+        """Whether every row sees every key."""
+        return self.refused is None and not self.rule.causal and self.pads is None and self.blocks is None
+
+    def tensor(self, dtype: torch.dtype | None) -> Any:
+        """The mask that Transformers would have made: of floats to add, None: of what may be seen."""
+        if dtype not in self.made:
+            if dtype is None:
+                self.made[None] = masking_utils.sdpa_mask(**{**self.asked, "allow_is_causal_skip": False})
+            else:
+                self.made[dtype] = masking_utils.eager_mask(**{**self.asked, "dtype": dtype})
+        return self.made[dtype]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -139,6 +161,12 @@ def _padding(attention_mask: torch.Tensor | None, kv_length: int) -> list[int] |
     pads = (~seen).sum(-1)
     columns = torch.arange(seen.shape[1], device=seen.device)
     if not bool((seen == (columns[None, :] >= pads[:, None])).all()):
+        call = running()
+        if call is not None and call[2].mask is None:
+            raise Refused(
+                "generate() was given no attention_mask, and Transformers has made one of pad_token_id, which stands within the text: give "
+                "attention_mask, torch.ones_like(input_ids) where nothing is padding"
+            )
         raise Refused("attention_mask has holes or padding on the right: pad on the left (tokenizer.padding_side = 'left')")
     return [int(n) for n in pads]
 
@@ -155,12 +183,19 @@ def banyan_mask(
     **more: Any,
 ) -> Mask:
     """AttentionMaskInterface's function for "banyan"."""
-    rule, blocks = rule_of(mask_function)
-    if kv_offset != 0:
-        raise Refused("a cache that forgets its first tokens: use BanyanCache")
-    if attention_mask is not None and attention_mask.shape[0] != batch_size:
-        raise Refused(f"attention_mask is for {attention_mask.shape[0]} sequences, and there are {batch_size}")
     mask = torch.empty(0).as_subclass(Mask)
-    mask.rule, mask.blocks, mask.q_offset = rule, blocks, int(q_offset)
-    mask.pads = _padding(attention_mask, kv_length)
+    mask.q_offset, mask.refused, mask.made = int(q_offset), None, {}
+    mask.asked = dict(
+        batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
+        mask_function=mask_function, attention_mask=attention_mask, **more,
+    )  # fmt: skip
+    try:
+        mask.rule, mask.blocks = rule_of(mask_function)
+        if kv_offset != 0:
+            raise Refused("a cache that forgets its first tokens: use BanyanCache")
+        if attention_mask is not None and attention_mask.shape[0] != batch_size:
+            raise Refused(f"attention_mask is for {attention_mask.shape[0]} sequences, and there are {batch_size}")
+        mask.pads = _padding(attention_mask, kv_length)
+    except Refused as refused:
+        mask.rule, mask.blocks, mask.pads, mask.refused = Rule(), None, None, refused
     return mask

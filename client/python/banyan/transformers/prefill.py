@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import torch
 
 from . import wave
 from .cache import BanyanCache
+from .feeding import feed as feed_part
 from .refused import Refused
 
 if TYPE_CHECKING:
@@ -40,17 +40,18 @@ def prefill(
     if block < 1:
         raise ValueError(f"prefill: blocks of {block} tokens")
     _check_text_alone(model, input_ids)
-    cache.check(input_ids)
+    cache.begin_filling(model, input_ids, attention_mask)
     begin, end = cache.get_seq_length(), input_ids.shape[1] - 1
     if begin >= end:
         return 0
     parts = [(at, min(at + block, end)) for at in range(begin, end, block)]
 
     def feed(to: BanyanCache, at: int, until: int) -> None:
-        more = _beside(model, attention_mask, at, until)
-        model(input_ids=input_ids[:, at:until], past_key_values=to, use_cache=True, logits_to_keep=1, **more)
+        feed_part(model, to, input_ids, attention_mask, at, until)
 
-    with torch.inference_mode(), _bar(len(parts), block, progress) as done:
+    positions = input_ids.shape[1] if attention_mask is None else int(attention_mask.long().sum(-1).max())
+    # Not inference_mode: the states of layers that stay here are written to again by generate(), outside of it.
+    with torch.no_grad(), cache.toward(positions), _bar(len(parts), block, progress) as done:
         # One after the other until the sessions are there and no sequence is nothing but padding.
         while parts and not (cache.sessions and all(pad < cache.get_seq_length() for pad in cache.pads)):
             feed(cache, *parts.pop(0))
@@ -76,16 +77,6 @@ def _check_text_alone(model: PreTrainedModel, input_ids: torch.Tensor) -> None:
                 f"input_ids hold {token}, this model's {name}: prefill feeds tokens alone, without the images or sound that belong there. "
                 "Call the model, or generate(), with all its inputs"
             )
-
-
-def _beside(model: PreTrainedModel, attention_mask: torch.Tensor | None, at: int, until: int) -> dict[str, Any]:
-    """What generate() gives a model beside the tokens: positions do not count padding."""
-    if attention_mask is None:
-        return {}
-    more = {"attention_mask": attention_mask[:, :until]}
-    if "position_ids" in inspect.signature(model.forward).parameters:
-        more["position_ids"] = (attention_mask[:, :until].long().cumsum(-1) - 1).clamp(min=0)[:, at:]
-    return more
 
 
 @contextlib.contextmanager

@@ -49,9 +49,9 @@ class RowCall:
             self._words[word + _K] = self._words[word + _V] = self._digits.address + tokens.DIM * item_bytes * i
             self._words[word + _Q] = self._words[word + _O] = unwanted.data_ptr() + 4 * tokens.DIM * i
 
-    def tokens(self, ids: list[list[int]], mark: int, pads: list[int], firsts: list[int]) -> None:
+    def tokens(self, ids: list[list[int]], stamp: tokens.Stamp, pads: list[int], firsts: list[int]) -> None:
         """The next call brings these: [batch, 1]."""
-        self._digits.put(ids, mark, pads)
+        self._digits.put(ids, stamp, pads)
         word = self._n * _ITEM
         for first in firsts:
             self._words[word + _FIRST] = first

@@ -15,10 +15,12 @@ from .layers import Latent, Layer, latent_rows
 from .refused import Refused
 from .rows import RowCall
 from .tags import Tag
-from .tokens import DIM, Said, layer_of, parsed, values
+from .tokens import DIM, Said, Stamp, layer_of, parsed, values
 
 # Bytes of K and V that may travel with a step; what is larger goes straight to the workers, by attach.
 _APPEND_MAX = 1 << 20
+
+_READ = 1 << 16  # rows of a call that reads tokens
 
 _TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -89,7 +91,7 @@ class Steps:
 
     def _set_sessions(self, sessions: list[Session]) -> None:
         self.sessions = sessions
-        self._tokens: tuple[torch.Tensor, int] | None = None  # of the forward under way, which its first call brings
+        self._tokens: tuple[torch.Tensor, Stamp] | None = None  # of the forward under way, which its first call brings
         self._calls: dict[int, RowCall] = {}
         self._make_room(2 * len(sessions))
 
@@ -241,16 +243,16 @@ class Steps:
                 session.attach(index, first, k[i, skip:], None if v is None else v[i, skip:])
                 session.commit(index, first, rows - skip)
 
-    def put_tokens(self, ids: torch.Tensor, mark: int) -> None:
-        """Notes the tokens [batch, rows] of a forward, in the layer behind the model's: with the forward's first call."""
-        self._tokens = ids, mark
+    def put_tokens(self, codes: torch.Tensor, stamp: Stamp) -> None:
+        """Notes the numbers of a forward's tokens [batch, rows], in the layer behind the model's: with the forward's first call."""
+        self._tokens = codes, stamp
 
     def _tokens_of(self, rows: int, columns: int, pads: list[int]) -> _Rows | None:
         """The noted tokens, for a call that begins; large ones have gone by attach."""
         if self._tokens is None:
             return None
-        (ids, mark), self._tokens = self._tokens, None
-        put = values(ids, mark, pads, _TYPES[self._kv_type])
+        (codes, stamp), self._tokens = self._tokens, None
+        put = values(codes, stamp, pads, _TYPES[self._kv_type])
         if rows > 1 and (2 * put[0].nbytes > _APPEND_MAX or self.gate is not None):
             self._attach(layer_of(self.sessions[0].spec), columns, pads, put, put)
             return None
@@ -260,7 +262,10 @@ class Steps:
         """What is said of the tokens at [first, first + count)."""
         if not count:
             return Said(*(torch.zeros(0, dtype=torch.int64) for _ in Said._fields))
-        return parsed(session.attend(layer_of(session.spec), first, torch.zeros((count, 1, DIM))).o)
+        layer, end, parts = layer_of(session.spec), first + count, []
+        for at in range(first, end, _READ):
+            parts.append(parsed(session.attend(layer, at, torch.zeros((min(_READ, end - at), 1, DIM))).o))
+        return parts[0] if len(parts) == 1 else Said(*(torch.cat(column) for column in zip(*parts)))
 
     def truncate(self, lengths: list[int]) -> None:
         for session, length in zip(self.sessions, lengths):

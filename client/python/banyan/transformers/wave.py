@@ -110,7 +110,7 @@ def run(cache: BanyanCache, parts: list[tuple[int, int]], feed: Callable[[Banyan
 
     def serve(which: int) -> None:
         try:
-            with torch.inference_mode(), here():
+            with torch.no_grad(), here():
                 for n in range(which, len(parts), 2):
                     faces[which].stand(parts[n][0], _Turn(order, n))
                     feed(faces[which], *parts[n])
@@ -121,7 +121,7 @@ def run(cache: BanyanCache, parts: list[tuple[int, int]], feed: Callable[[Banyan
 
     try:
         for _ in range(2):
-            faces.append(cache.beside())
+            faces.append(cache.beside(parts[-1][1]))
         for n in range(2):
             thread = threading.Thread(target=serve, args=(n,), name=f"banyan-prefill-{n}")
             thread.start()
