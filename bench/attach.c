@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast context goes in: banyan_attach + banyan_commit of random K and V into 1 and into 4 workers, beside
 // a plain socket copy into as many processes in the same run; plain, and with all links under TLS. Pairs of
-// measurements take turns; medians are reported. bytes_per_cpu_s: of the processor time of client and workers
+// measurements take turns; medians are reported. bytes_per_cpu_s: of the processor time of client, coordinator and workers
 // together, so what one core would do for both ends.
 #include <stdio.h>
 #include <stdlib.h>
