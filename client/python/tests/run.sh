@@ -64,7 +64,7 @@ cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{exact,families,generate,hybrids,vision,wave,whose}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{exact,families,generate,hybrids,lengths,vision,wave,whose}.py "$@"
     ;;
 wheel)
     rm -rf "$build/wheel"

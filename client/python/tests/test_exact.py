@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import copy
-import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from families import FAMILIES, make  # noqa: E402
-from generating import NEW, models, prompt, telling  # noqa: E402
+from generating import NEW, models, prompt  # noqa: E402
 
 from banyan.transformers import BanyanCache, Refused, prefill  # noqa: E402
-from banyan.transformers import cache as caches  # noqa: E402
 
 MOST = 2e-5  # relative to the largest logit
 
@@ -264,7 +261,10 @@ def test_an_error_and_then_something_else(client, llama):
 # ---- beams over what is held ----
 
 
-@pytest.mark.parametrize("more", [{"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}, {"num_return_sequences": 3, "do_sample": True}])
+BEAMS = [{"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}, {"num_return_sequences": 3, "do_sample": True}]
+
+
+@pytest.mark.parametrize("more", BEAMS)
 @pytest.mark.parametrize("by_name", [False, True])
 def test_beams_over_a_held_session(client, llama, more, by_name):
     eager, ours = llama
@@ -344,5 +344,5 @@ def test_ids_and_their_embeddings(client, llama):
                 p.add_(0.1)
     with BanyanCache(ours, client) as cache:
         out = greedy(ours, prompt(), cache)
-        with pytest.raises(Refused, match="token 0 of sequence 0 is .* and an embedding in what is given"):
+        with pytest.raises(Refused, match=r"token 0 of sequence 0 is .* and an embedding in what is given"):
             ours.generate(inputs_embeds=embedded(ours, joined(out, [[7, 8]])), past_key_values=cache, max_new_tokens=8)

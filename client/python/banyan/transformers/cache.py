@@ -18,7 +18,8 @@ from ..client import Client, Session
 from ..errors import BanyanError, NotFound
 from ..spec import Spec
 from . import alone, identity, text, tokens
-from .faces import faces, stateful
+from .blocks import Ways, ways_of
+from .faces import faces, stateful, windows_of_caches
 from .feeding import feed, mask_of
 from .generate import Asked, running, watch_generate
 from .layers import Layer, check_keywords, run_probe, scale_of, sinks_of
@@ -73,6 +74,8 @@ class BanyanCache(Cache):
         self._mark = 0  # of the model
         self._form = SHORT  # of the keys that are held (lengths.py)
         self._lengths: Lengths | None = None
+        self._ways = Ways()  # in which tokens may be fed behind others
+        self._most = 0  # tokens beyond which the model's window is known to Transformers' cache alone; 0: no such window
         self._goal = 0  # positions of the whole text of which a block is fed
         self._retry: int | None = None  # tokens that a generate() was given which an error has ended
         self._unchecked = False  # resumed, and not compared with a text
@@ -134,6 +137,8 @@ class BanyanCache(Cache):
 
     def _await_tokens(self, model: Any) -> None:
         """Of the forward that has begun already: what the model inside is called with, or what is embedded."""
+        if self._ways.positions and self.columns:
+            raise Refused("this model counts positions from zero in each forward: give BanyanCache the model, not its config")
         self._begin_forward(model, {})
         here = weakref.ref(self)
         inside, embedding = getattr(model, "base_model", model), model.get_input_embeddings()
@@ -168,7 +173,10 @@ class BanyanCache(Cache):
                 raise Refused(f"keys and values of {dtype}: the service holds float32, float16 and bfloat16; use model.to(torch.bfloat16)")
             self._kv_type = _KV_TYPES[dtype]
         self._mark = identity.fingerprint(model)
-        self._lengths = Lengths(model)
+        self._lengths, self._ways = Lengths(model), ways_of(model)
+        windows = windows_of_caches(model.config.get_text_config(decoder=True))
+        hidden = [windows[i] for i, layer in self._plan.items() if windows[i] and not (layer.rule.window or layer.rule.chunk)]
+        self._most = min(hidden, default=0)
         self._watch(model)
         if self._steps is not None:
             self._check_model()
@@ -183,8 +191,9 @@ class BanyanCache(Cache):
             if cache is None:
                 return None
             if keywords.get("past_key_values") is cache:
-                cache._begin_forward(module, keywords, _fed(arguments, keywords))
-                return None
+                fed = _fed(arguments, keywords)
+                cache._begin_forward(module, keywords, fed)
+                return cache._with_positions(arguments, keywords, fed)
             given = cache._taken_back(module, keywords)
             if given is not None:
                 cache._begin_forward(module, given, given["input_ids"])
@@ -217,9 +226,42 @@ class BanyanCache(Cache):
         if not self._is_generating():
             self._retry = None
         self._check_weights(glance=False)
+        self._check_way(fed)
         self._choose_form(model, keywords, fed)
         self._open, self._fed = True, fed
         alone.begin(self)
+
+    def _check_way(self, fed: torch.Tensor | None) -> None:
+        """That the model computes in this forward what it would compute in one over the whole text."""
+        rows, ways = (fed.shape[1] if isinstance(fed, torch.Tensor) else 0), self._ways
+        if self.columns and rows != 1 and not ways.blocks:
+            raise Refused(
+                f"{rows} tokens behind {self.columns} in one forward: this model's layers leave out the state that they have then, so that "
+                "it computes something else than in one forward over the whole text. Feed it token by token, as generate() and prefill() "
+                "do, or all of it at once (no prefill_chunk_size, no assistant, no prompt lookup)"
+            )
+        if self.columns and not ways.steps:
+            raise Refused(
+                f"a forward behind {self.columns} tokens: this model computes something else then than in one forward over the whole text, "
+                "with any cache. Give it the whole text each time, with use_cache=False"
+            )
+        if not self.columns and rows == 1 and not ways.from_one:
+            raise Refused("a first forward of one token: behind it this model goes on in another way than in one forward. Begin with two")
+        if self._most and self.columns + rows > self._most:
+            raise Refused(
+                f"{self.columns + rows} tokens, where layers of this model have a window of {self._most} which its mask lacks and only "
+                "Transformers' caches apply: one forward over the whole text and forwards with a cache differ beyond it, and neither is "
+                f"the other. Texts of up to {self._most} tokens are served"
+            )
+
+    def _with_positions(self, arguments: Any, keywords: dict[str, Any], fed: torch.Tensor | None) -> Any:
+        """The arguments of a forward, with position_ids where the model would count from zero without them."""
+        if not self._ways.positions or not self.columns or keywords.get("position_ids") is not None or fed is None:
+            return None
+        if any(self.pads):
+            raise Refused("this model counts positions from zero in each forward: give position_ids, which do not count padding")
+        positions = torch.arange(self.columns, self.columns + fed.shape[1], device=fed.device)
+        return arguments, {**keywords, "position_ids": positions[None].expand(fed.shape[0], -1)}
 
     def _check_weights(self, glance: bool) -> None:
         """That the model is what it was when the tokens that are held were fed."""
@@ -259,8 +301,8 @@ class BanyanCache(Cache):
                 "as embeddings, which are not kept: begin again with a new cache, and give the whole text"
             )
         warnings.warn(
-            f"the text passes {self._lengths.borders if self._lengths else []} tokens, where this model changes its frequencies (longrope): "
-            f"{columns} tokens are fed again, once. prefill() of a text that is longer from the beginning does it at once",
+            f"the text passes {self._lengths.borders if self._lengths else []} tokens, where this model changes its frequencies "
+            f"(longrope): {columns} tokens are fed again, once. A text that is longer from the beginning needs no second time",
             stacklevel=2,
         )
         kept = self._retry, self._unchecked
@@ -453,12 +495,29 @@ class BanyanCache(Cache):
             self.check(given)
         if 0 < columns < self.columns and columns != self._retry:
             raise Refused(
-                f"generate() is given {columns} tokens, and the cache holds {self.columns}: give it the whole text, those included. To go on "
-                f"from an earlier place, cache.fork() and fork.crop({columns - 1 - self.columns}) come first, or cache.rewind_to(input_ids)"
+                f"generate() is given {columns} tokens, and the cache holds {self.columns}: give it the whole text, those included. To "
+                f"go on from an earlier place, cache.fork() and fork.crop({columns - 1 - self.columns}) come first, or "
+                "cache.rewind_to(input_ids)"
             )
         if 0 < columns <= self.columns:
             self.crop(columns - 1 - self.columns)  # the last one is fed again, for its logits
         self._retry = columns
+        if self.columns and columns - self.columns > 1 and not self._ways.blocks and not given.is_floating_point():
+            self.feed_one_by_one(model, given, asked.mask, columns - 1)
+
+    def feed_one_by_one(self, model: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor | None, until: int) -> None:
+        """Up to a column, for models that compute something else in blocks."""
+        ids = input_ids.to(self.device)
+        if mask is not None:
+            mask = mask.repeat_interleave(len(ids) // len(mask), dim=0).to(ids.device)
+        with torch.no_grad():
+            for at in range(self.columns, until):
+                feed(model, self, ids, mask, at, at + 1)
+
+    @property
+    def blocks_are_exact(self) -> bool:
+        """Whether the model computes the same in several forwards of several tokens as in one."""
+        return self._ways.blocks
 
     def begin_filling(self, model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> None:
         """The same for prefill()."""
@@ -498,8 +557,8 @@ class BanyanCache(Cache):
             return
         if mask.shape[1] != columns:
             raise Refused(
-                f"attention_mask is for {mask.shape[1]} tokens, and there are {columns}: give the whole text, what the cache holds included, "
-                "and the mask of it"
+                f"attention_mask is for {mask.shape[1]} tokens, and there are {columns}: give the whole text, what the cache holds "
+                "included, and the mask of it"
             )
         mask = mask.repeat_interleave(rows // len(mask), dim=0) if len(mask) and rows % len(mask) == 0 else mask
         pads = (mask.cumsum(1) == 0).sum(1).tolist()
@@ -507,8 +566,8 @@ class BanyanCache(Cache):
         if moved:
             i = moved[0]
             raise Refused(
-                f"sequence {i} has {pads[i]} tokens of padding in attention_mask, and {self.pads[i]} in the session: padding cannot move. Pad "
-                "the batch as it was padded when its sessions were made, or feed the sequences one by one"
+                f"sequence {i} has {pads[i]} tokens of padding in attention_mask, and {self.pads[i]} in the session: padding cannot move. "
+                "Pad the batch as it was padded when its sessions were made, or feed the sequences one by one"
             )
 
     def _check_not_again(self, fed: torch.Tensor) -> None:
@@ -630,7 +689,8 @@ class BanyanCache(Cache):
         check_keywords(index, keywords)
         if not isinstance(mask, Mask):
             raise Refused(f"layer {index} brings a mask of its own: the service cannot know what it means")
-        if mask.recognised().rule != layer.rule or scale_of(scaling, query) != layer.scale or float(keywords.get("softcap") or 0.0) != layer.soft_cap:
+        soft_cap = float(keywords.get("softcap") or 0.0)
+        if mask.recognised().rule != layer.rule or scale_of(scaling, query) != layer.scale or soft_cap != layer.soft_cap:
             raise Refused(f"layer {index} has another mask, scale or soft cap than when the model was first looked at")
         tag.opened += 1
         assert self._steps is not None
@@ -839,8 +899,8 @@ def _unwrapped(model: Any) -> Any:
         return model
     if getattr(model.active_peft_config, "is_prompt_learning", False):
         raise Refused(
-            f"{model.active_peft_config.peft_type.value} is a learnt prompt, which PEFT puts before the text, or into a cache of its own, at each "
-            "call: a session could not say what it holds. Adapters that change weights (LoRA) are served"
+            f"{model.active_peft_config.peft_type.value} is a learnt prompt, which PEFT puts before the text, or into a cache of its own, "
+            "at each call: a session could not say what it holds. Adapters that change weights (LoRA) are served"
         )
     return model.get_base_model()
 

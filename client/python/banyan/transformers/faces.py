@@ -85,6 +85,12 @@ def faces(config: Any, keeper: Keeper) -> list[Any]:
     return out
 
 
+def windows_of_caches(config: Any) -> list[int]:
+    """Of each layer: the window that a cache of Transformers' applies to it; 0: none."""
+    kinds, options = get_layer_types_and_kwargs(config)
+    return [int(more.get("sliding_window") or 0) for _, more in zip(kinds, options)]
+
+
 def stateful(layer: Any) -> bool:
     """Whether it has a state in this process."""
     return isinstance(layer, LinearAttentionCacheLayerMixin)

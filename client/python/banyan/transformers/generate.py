@@ -84,20 +84,20 @@ def watch_generate() -> None:
 
     @functools.wraps(generate)
     def watched(self: Any, inputs: Any = None, *arguments: Any, **keywords: Any) -> Any:
-        cache = keywords.get("past_key_values")
+        cache: Any = keywords.get("past_key_values")
         if not hasattr(cache, "begin_generating"):
             if not _running.calls and getattr(self.config, "_attn_implementation", None) == "banyan":
                 raise Refused(
-                    "generate() of a model with attn_implementation='banyan' is given no BanyanCache: give past_key_values=BanyanCache(...), or "
-                    "call model.set_attn_implementation('sdpa') to generate without the cluster"
+                    "generate() of a model with attn_implementation='banyan' is given no BanyanCache: give "
+                    "past_key_values=BanyanCache(...), or call model.set_attn_implementation('sdpa') to generate without the cluster"
                 )
             return generate(self, inputs, *arguments, **keywords)
         asked = Asked(self, inputs, arguments, keywords)
         if asked.of("use_cache") is False:
             if asked.is_explicit("use_cache"):
                 raise Refused(
-                    "use_cache=False and past_key_values contradict each other: without a cache generate() feeds the whole text at each step, "
-                    "which would be appended to the session each time. Leave one of the two out"
+                    "use_cache=False and past_key_values contradict each other: without a cache generate() feeds the whole text at each "
+                    "step, which would be appended to the session each time. Leave one of the two out"
                 )
             keywords["use_cache"] = True  # the checkpoint's default: who gives a cache wants it used
         if asked.of("token_healing"):

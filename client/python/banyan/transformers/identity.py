@@ -95,7 +95,7 @@ class _Seen(NamedTuple):
     version: int
 
 
-def _state(x: torch.Tensor) -> tuple[int, int]:
+def _state(x: Any) -> tuple[int, int]:
     """Changes with a write that PyTorch counts."""
     try:
         return x.data_ptr(), 0 if x.is_inference() else x._version
@@ -170,6 +170,7 @@ class Identity:
     def _is_the_same(self) -> bool:
         if any(list(owned.values()) != children for owned, children in self._modules):
             return False
+        owner: dict[str, Any]
         for owner, name, tensor, address, version in self._seen:
             if owner.get(name) is not tensor or (address, version) != _state(tensor):
                 return False
@@ -240,7 +241,7 @@ def _tensors(model: Any, adapters: dict[int, _Adapters]) -> Iterator[tuple[str, 
     for module in model.modules():
         mine = adapters.get(id(module))
         for layer in getattr(module, "adapter_layer_names", ()) if mine is not None else ():
-            held = getattr(module, layer, None)
+            held: Any = getattr(module, layer, None)
             if mine is not None and hasattr(held, "items"):
                 for name, part in held.items():
                     if not mine.counts(name):

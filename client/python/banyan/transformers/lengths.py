@@ -82,7 +82,9 @@ class Lengths:
                 ids = keywords["position_ids"] if "position_ids" in keywords else arguments[1]
                 if form == SHORT:
                     if int(ids.max()) + 1 > border:
-                        raise Refused(f"position {int(ids.max())} in a text that was said to end before {border}: give position_ids that count tokens")
+                        raise Refused(
+                            f"position {int(ids.max())}, in a text that was said to end before: give position_ids that count tokens"
+                        )
                     return None
                 seen.append(ids.shape[-1])
                 more = torch.cat((ids, ids.new_full((*ids.shape[:-1], 1), border)), dim=-1)

@@ -44,6 +44,8 @@ def prefill(
     begin, end = cache.get_seq_length(), input_ids.shape[1] - 1
     if begin >= end:
         return 0
+    if not cache.blocks_are_exact:  # then all at once, or token by token
+        block, overlap = (1 if begin else end), False
     parts = [(at, min(at + block, end)) for at in range(begin, end, block)]
 
     def feed(to: BanyanCache, at: int, until: int) -> None:

@@ -67,7 +67,7 @@ def is_embedded(codes: torch.Tensor) -> torch.Tensor:
 
 def shown(code: int) -> str:
     """For messages."""
-    return str(code) if code < _EMBEDDED else "an embedding" if code < _OTHER else "neither a token nor an embedding of the model's own input"
+    return str(code) if code < _EMBEDDED else "an embedding" if code < _OTHER else "neither a token nor an embedding"
 
 
 class Text:
