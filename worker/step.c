@@ -358,7 +358,7 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
     if (problem)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", problem);
     bool cold = worker_any_cold(s->worker);
-    if (cold && s->step->quick && worker_item_cold(s->worker, item)) { // before anything is stored
+    if (cold && s->step->quick && worker_item_cold(s->worker, s->step, item)) { // before anything is stored
         worker_item_ahead(s->worker, item);
         *reason = "COLD";
         return common_error_set(err, COMMON_ABORTED,
@@ -474,7 +474,8 @@ static void step_kept(void *arg)
         const struct worker_session *session = worker_map_get(&s->worker->sessions, item->session);
         struct common_error err;
         if (item->n_append && session && s->result->items[i].code == COMMON_OK &&
-            worker_disk_took(s->worker->disk, session, &s->kept, &err) != COMMON_OK)
+            worker_disk_took(s->worker->disk, session, item->first, item->append_rows, &s->kept, &err) !=
+                COMMON_OK)
             drop_item(s, i, block, &err);
         block += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
     }
@@ -690,7 +691,7 @@ static bool step_waits(struct worker_step *s)
     if (s->step->quick || !worker_any_cold(s->worker))
         return false;
     for (uint32_t i = 0; i < s->step->n_items; i++)
-        worker_item_wants(s->worker, &s->step->items[i], &wants);
+        worker_item_wants(s->worker, s->step, &s->step->items[i], &wants);
     s->wait =
         wants.cold ? worker_warm_wait(s->worker->warm, &wants, s->step->deadline_ns, rows_came, s) : NULL;
     worker_wants_free(&wants);
@@ -708,6 +709,8 @@ static void step_proceed(struct worker_step *s, bool may_wait)
     if (may_wait && (waits_behind(s) || waits_for_room(s) || step_waits(s)))
         return;
     take_items(s);
+    if (s->step->n_appends > 0)
+        worker_disk_start(s->worker->disk); // its files take what it appends while it computes
     worker_follow_over(s->worker, &s->follower, true);
     step_compute(s);
 }
