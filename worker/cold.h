@@ -57,8 +57,8 @@ void worker_chunk_set_loading(struct worker_chunk *chunk, uint32_t layer, bool l
 // is freed.
 void worker_store_loaded(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer,
                          uint8_t *block, uint64_t load_ns);
-// Loads it here and now, and the caller waits for the disk: of rows that come again, which is rare. Nothing where it is
-// not cold. RESOURCE_EXHAUSTED: no memory; UNAVAILABLE: the file cannot be read, or is damaged.
+// Loads it here and now, and the caller waits for the disk: whoever serves has it loaded before (worker/warm.h). Nothing where
+// it is not cold. RESOURCE_EXHAUSTED: no memory; UNAVAILABLE: the file cannot be read, or is damaged.
 enum common_code worker_store_load(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer,
                                    struct common_error *err);
 

@@ -124,7 +124,17 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
     worker_lost_comes(worker, body);
     if (known && body->replace && !body->more) // it knows what is lost
         known->short_of_rows = false;
-    worker_kept_answer(worker, request, body->session, layout_answer, worker);
+    worker_kept_layout(worker, request, body->session, layout_answer, worker);
+}
+
+static void drop_answer(void *arg, struct proto_request *request, const struct common_error *failed)
+{
+    Banyan__Pb__SessionDropReply reply = BANYAN__PB__SESSION_DROP_REPLY__INIT;
+    (void)arg;
+    if (failed)
+        worker_fail(request, failed, "");
+    else
+        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
 void worker_handle_session_drop(void *arg, struct proto_request *request)
@@ -142,8 +152,7 @@ void worker_handle_session_drop(void *arg, struct proto_request *request)
     if (other && body->claim)
         COMMON_FAILPOINT("quarantine_claimed");
     COMMON_FAILPOINT("drop_done");
-    Banyan__Pb__SessionDropReply reply = BANYAN__PB__SESSION_DROP_REPLY__INIT;
-    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+    worker_kept_all(worker, request, drop_answer, NULL);
 }
 
 struct copied { // an answer that may wait
@@ -168,10 +177,12 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
     struct worker *worker = arg;
     const Banyan__Pb__ChunkCopyRequest *body =
         (const Banyan__Pb__ChunkCopyRequest *)proto_request_message(request)->body;
-    if (!worker_term_check(worker, body->term, request))
+    if (!worker_term_check(worker, body->term, request) ||
+        worker_kept_crowded(worker, request, worker_handle_chunk_copy))
         return;
     struct common_error err;
     struct worker_session *session;
+    uint64_t first = 0;
     struct copied *copied = calloc(1, sizeof *copied);
     enum common_code code =
         !copied ? common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a copy")
@@ -188,6 +199,7 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
             return;
         }
         worker_wants_free(&wants);
+        first = to ? worker_chunk_first(to) : 0;
         if (!from)
             code = common_error_set(&err, COMMON_NOT_FOUND, "chunk %" PRIu64 " is not held here",
                                     body->from_chunk);
@@ -201,7 +213,7 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
     if (code == COMMON_OK && COMMON_FAILPOINT_FAILS("copy_done"))
         code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this copy");
     if (code == COMMON_OK) {
-        worker_kept_answer(worker, request, body->session, copy_answer, copied);
+        worker_kept_answer(worker, request, body->session, first, 1, copy_answer, copied);
         return;
     }
     free(copied);

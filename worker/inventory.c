@@ -3,6 +3,8 @@
 #include <stdlib.h>
 
 #include "common/failpoint.h"
+#include "worker/disk/disk.h"
+#include "worker/kept.h"
 #include "worker/state.h"
 
 // A page ends with the session that fills it, or inside of it: it may be larger than worker.inventory_bytes by one
@@ -196,6 +198,42 @@ static bool inventory_collect(struct worker *worker, const Banyan__Pb__Inventory
     return inventory_page(worker, body, listing->ids + from, listing->n - from, reply);
 }
 
+// A page, which is told when the files have what it names: who hears of rows relies on them. Free it.
+struct page {
+    struct worker *worker;
+    Banyan__Pb__InventoryReply reply;
+    uint64_t refused; // by the files, when it was made
+};
+
+static uint64_t refused(const struct worker *worker)
+{
+    struct worker_disk_stats stats;
+    worker_disk_get_stats(worker->disk, &stats);
+    return stats.refused;
+}
+
+static void page_free(struct page *page)
+{
+    for (size_t i = 0; i < page->reply.n_sessions; i++)
+        banyan__pb__inventory_session__free_unpacked(page->reply.sessions[i], NULL);
+    free(page->reply.sessions);
+    free(page);
+}
+
+static void page_kept(void *arg, struct proto_request *request, const struct common_error *failed)
+{
+    struct page *page = arg;
+    struct worker *worker = page->worker;
+    bool stale = page->refused != refused(worker); // rows that it names may have been taken back since
+    if (failed)
+        worker_fail(request, failed, "");
+    else if (!stale)
+        proto_request_reply(request, &page->reply.base, NULL, 0, NULL, NULL);
+    page_free(page);
+    if (!failed && stale)
+        worker_handle_inventory(worker, request);
+}
+
 void worker_handle_inventory(void *arg, struct proto_request *request)
 {
     struct worker *worker = arg;
@@ -203,8 +241,17 @@ void worker_handle_inventory(void *arg, struct proto_request *request)
         (const Banyan__Pb__InventoryRequest *)proto_request_message(request)->body;
     if (!worker_term_check(worker, body->term, request))
         return;
-    Banyan__Pb__InventoryReply reply = BANYAN__PB__INVENTORY_REPLY__INIT;
-    reply.instance = worker_membership_instance(worker->membership);
+    struct page *page = calloc(1, sizeof *page);
+    if (!page) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an inventory",
+                           NULL, 0);
+        return;
+    }
+    page->worker = worker;
+    page->refused = refused(worker);
+    Banyan__Pb__InventoryReply *reply = &page->reply;
+    banyan__pb__inventory_reply__init(reply);
+    reply->instance = worker_membership_instance(worker->membership);
     if (worker->life != body->life && worker->sessions.count > 0)
         COMMON_FAILPOINT("quarantine_entered");
     worker->life = body->life;
@@ -212,14 +259,14 @@ void worker_handle_inventory(void *arg, struct proto_request *request)
         worker->visit_term = body->term;
         worker->visit = body->visit;
     }
-    if (inventory_collect(worker, body, &reply))
-        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
-    else
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an inventory",
-                           NULL, 0);
-    if (!body->session && !reply.next_session)
+    bool collected = inventory_collect(worker, body, reply);
+    if (!body->session && !reply->next_session)
         worker_listing_free(&worker->listing);
-    for (size_t i = 0; i < reply.n_sessions; i++)
-        banyan__pb__inventory_session__free_unpacked(reply.sessions[i], NULL);
-    free(reply.sessions);
+    if (collected) {
+        worker_kept_all(worker, request, page_kept, page);
+        return;
+    }
+    proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an inventory", NULL,
+                       0);
+    page_free(page);
 }

@@ -52,12 +52,19 @@ static bool item_reads(const struct worker *worker, const struct proto_step_item
     return true;
 }
 
-void worker_item_wants(const struct worker *worker, const struct proto_step_item *item,
-                       struct worker_wants *wants)
+void worker_item_wants(const struct worker *worker, const struct proto_step *step,
+                       const struct proto_step_item *item, struct worker_wants *wants)
 {
     struct worker_compute_item reads;
-    if (item_reads(worker, item, &reads))
-        worker_compute_wants(&reads, wants);
+    if (!item_reads(worker, item, &reads))
+        return;
+    worker_compute_wants(&reads, wants);
+    for (uint32_t i = 0; i < item->n_append; i++) {
+        struct worker_chunk *chunk =
+            worker_store_find(worker->store, step->appends[item->append_first + i].chunk);
+        if (chunk && worker_chunk_any_cold(chunk))
+            worker_wants_add_chunk(wants, chunk);
+    }
 }
 
 bool worker_any_cold(const struct worker *worker)
@@ -74,10 +81,11 @@ void worker_item_ahead(struct worker *worker, const struct proto_step_item *item
         worker_warm_ahead(worker->warm, &reads);
 }
 
-bool worker_item_cold(struct worker *worker, const struct proto_step_item *item)
+bool worker_item_cold(struct worker *worker, const struct proto_step *step,
+                      const struct proto_step_item *item)
 {
     struct worker_wants wants = {0};
-    worker_item_wants(worker, item, &wants);
+    worker_item_wants(worker, step, item, &wants);
     bool cold = wants.cold;
     worker_warm_begin(worker->warm, &wants);
     return cold;

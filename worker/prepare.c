@@ -131,7 +131,7 @@ static void prepare_answer(void *arg, bool complete)
     if (!atomic_load(&p->failed)) {
         const Banyan__Pb__RowsPrepareRequest *body =
             (const Banyan__Pb__RowsPrepareRequest *)proto_request_message(p->request)->body;
-        worker_kept_answer(p->worker, p->request, body->session, prepare_kept, p);
+        worker_kept_answer(p->worker, p->request, body->session, body->first, body->count, prepare_kept, p);
         return;
     }
     if (worker_store_check(p->worker->store, &err) == COMMON_OK)
@@ -186,7 +186,10 @@ static void hash_wants(const struct worker_session *session, const Banyan__Pb__R
 {
     uint32_t span, from = worker_session_span(session, body->first, body->count, &span);
     for (uint32_t i = from; i < from + span && span <= REPORT_CHUNKS_MAX; i++)
-        worker_wants_add(wants, session->chunks[i].chunk, body->layer);
+        if (worker_chunk_keep(session->chunks[i].chunk)->behind) // its file is written anew
+            worker_wants_add_chunk(wants, session->chunks[i].chunk);
+        else
+            worker_wants_add(wants, session->chunks[i].chunk, body->layer);
 }
 
 static enum common_code prepare_collect(struct prepare *p, struct worker_session *session,
@@ -240,6 +243,8 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
         proto_request_fail(request, COMMON_CANCELLED, "nobody waits for this commit any more", NULL, 0);
         return;
     }
+    if (worker_kept_crowded(worker, request, worker_handle_rows_prepare))
+        return;
     struct common_error err;
     struct worker_session *session;
     struct prepare *p = calloc(1, sizeof *p);

@@ -10,8 +10,10 @@
 #include "common/log.h"
 #include "proto/limits.h"
 #include "proto/list.h"
+#include "worker/disk/disk.h"
 #include "worker/kept.h"
 #include "worker/state.h"
+#include "worker/warm.h"
 
 #define PULLS_MAX   256u                   // under way, of this worker
 #define READS_MAX   4u                     // asked for and not yet come
@@ -21,7 +23,8 @@
 #define QUIET_NS    COMMON_NS_PER_S        // as of edges (reduce/edge.c)
 #define AHEAD_NS                                                                                             \
     (2 * COMMON_NS_PER_MS) // of the rate: a timer is no finer, and pieces of short chunks are small
-#define MUTE_NS (3 * COMMON_NS_PER_S) // likewise
+#define MUTE_NS    (3 * COMMON_NS_PER_S)   // likewise
+#define CROWDED_NS (10 * COMMON_NS_PER_MS) // before it looks again whether the disk has written what waits
 
 struct source { // a worker that is read from
     struct source *next;
@@ -156,7 +159,7 @@ static void pull_end(struct pull *p)
     if (p->err.code != COMMON_OK)
         pull_answer(p, p->request, &p->err);
     else
-        worker_kept_answer(pulls->worker, p->request, p->session, pull_answer, p);
+        worker_kept_answer(pulls->worker, p->request, p->session, p->first, 1, pull_answer, p);
 }
 
 // The chunk that the rows go to; NULL with the failure.
@@ -363,7 +366,8 @@ static void check_all(struct pull *p)
 
 static bool may_read(const struct worker_pulls *pulls, uint64_t now)
 {
-    return pulls->reading < READS_MAX && pulls->next_ns <= now + AHEAD_NS;
+    return pulls->reading < READS_MAX && pulls->next_ns <= now + AHEAD_NS &&
+           !worker_disk_crowded(pulls->worker->disk);
 }
 
 // A piece for each in turn: one with many rows does not hold up the others.
@@ -386,7 +390,7 @@ static void pulls_pump(struct worker_pulls *pulls)
     for (struct proto_list *at = pulls->list.next; at != &pulls->list; at = at->next)
         check_cancelled(proto_list_entry(at, struct pull, link));
     pulls_ask(pulls, now);
-    bool wait = false; // for the rate
+    bool wait = false; // for the rate, or the disk
     for (struct proto_list *at = pulls->list.next, *next; at != &pulls->list; at = next) {
         struct pull *p = proto_list_entry(at, struct pull, link);
         next = at->next;
@@ -400,6 +404,8 @@ static void pulls_pump(struct worker_pulls *pulls)
     due = sources_close(pulls, now, IDLE_NS);
     if (wait && pulls->reading < READS_MAX && pulls->next_ns > now + AHEAD_NS)
         due = pulls->next_ns - AHEAD_NS;
+    if (wait && worker_disk_crowded(pulls->worker->disk) && due > now + CROWDED_NS)
+        due = now + CROWDED_NS;
     if (due != COMMON_NO_DEADLINE)
         common_timer_start(pulls->timer, due > now ? due - now : 0, false);
 }
@@ -517,6 +523,18 @@ static enum common_code pull_make(struct worker *worker, const Banyan__Pb__Chunk
     return COMMON_OK;
 }
 
+// A chunk whose file is to be written anew, and of which rows are on the disk alone, is read first, beside the loop.
+static bool pull_waits(struct worker *worker, uint64_t id, struct proto_request *request)
+{
+    struct worker_chunk *chunk = worker_store_find(worker->store, id);
+    struct worker_wants wants = {0};
+    if (!chunk || !worker_chunk_keep(chunk)->behind || !worker_chunk_any_cold(chunk))
+        return false;
+    worker_wants_add_chunk(&wants, chunk);
+    worker_warm_request(worker->warm, &wants, worker_handle_chunk_pull, request);
+    return true;
+}
+
 void worker_handle_chunk_pull(void *arg, struct proto_request *request)
 {
     COMMON_FAILPOINT("pull_received");
@@ -525,7 +543,7 @@ void worker_handle_chunk_pull(void *arg, struct proto_request *request)
         (const Banyan__Pb__ChunkPullRequest *)proto_request_message(request)->body;
     struct common_error err;
     struct pull *p = NULL;
-    if (!worker_term_check(worker, body->term, request))
+    if (!worker_term_check(worker, body->term, request) || pull_waits(worker, body->chunk, request))
         return;
     enum common_code code = pull_make(worker, body, &p, &err);
     if (code != COMMON_OK) {

@@ -100,6 +100,23 @@ static enum common_code put_pieces(const struct worker_session *session,
     return COMMON_OK;
 }
 
+// Rows that are put again, and are on the disk alone, are read first, beside the loop: with all of their chunk, since its file
+// may be written anew.
+static bool put_waits(struct worker *worker, const struct worker_rows *pieces, uint32_t n,
+                      struct proto_request *request)
+{
+    struct worker_wants wants = {0};
+    for (uint32_t i = 0; i < n; i++)
+        if (worker_chunk_any_cold(pieces[i].chunk))
+            worker_wants_add_chunk(&wants, pieces[i].chunk);
+    if (!wants.cold && !wants.failed) {
+        worker_wants_free(&wants);
+        return false;
+    }
+    worker_warm_request(worker->warm, &wants, worker_handle_chunk_put, request);
+    return true;
+}
+
 static void put_answer(void *arg, struct proto_request *request, const struct common_error *failed)
 {
     Banyan__Pb__ChunkPutReply reply = BANYAN__PB__CHUNK_PUT_REPLY__INIT;
@@ -122,6 +139,8 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
     struct worker_rows *pieces = NULL;
     uint32_t n = 0;
     bool old_ticket = false; // a fresh one may help
+    if (worker_kept_crowded(worker, request, worker_handle_chunk_put))
+        return;
     enum common_code code = put_permitted(worker, body, &ticket, &err);
     old_ticket = code == COMMON_FAILED_PRECONDITION;
     if (code == COMMON_OK)
@@ -144,6 +163,10 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
                                 "rows of layer %u below position %" PRIu64
                                 " are forgotten: nothing is attached there",
                                 body->layer, worker_session_forgotten(session, body->layer));
+    if (code == COMMON_OK && put_waits(worker, pieces, n, request)) {
+        free(pieces);
+        return;
+    }
     if (code == COMMON_OK && COMMON_FAILPOINT_FAILS("put_refused"))
         code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this put");
     if (code == COMMON_OK)
@@ -169,7 +192,7 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
                                            : "");
         return;
     }
-    worker_kept_answer(worker, request, body->session, put_answer, NULL);
+    worker_kept_answer(worker, request, body->session, body->first, body->count, put_answer, NULL);
 }
 
 // ---- commit, abort ------------------------------------------------------------------------------
@@ -386,6 +409,16 @@ static void discard_rows(struct worker_session *session, const Banyan__Pb__RowsA
     }
 }
 
+static void abort_answer(void *arg, struct proto_request *request, const struct common_error *failed)
+{
+    Banyan__Pb__RowsAbortReply reply = BANYAN__PB__ROWS_ABORT_REPLY__INIT;
+    (void)arg;
+    if (failed)
+        worker_fail(request, failed, "");
+    else
+        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
 void worker_handle_rows_abort(void *arg, struct proto_request *request)
 {
     COMMON_FAILPOINT("rows_abort_received");
@@ -414,6 +447,5 @@ void worker_handle_rows_abort(void *arg, struct proto_request *request)
         worker_disk_touch(worker->disk, session);
     }
     COMMON_FAILPOINT("rows_abort_done");
-    Banyan__Pb__RowsAbortReply reply = BANYAN__PB__ROWS_ABORT_REPLY__INIT;
-    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+    worker_kept_all(worker, request, abort_answer, NULL); // what was taken back does not come back
 }

@@ -28,12 +28,12 @@
 #include "common/block.h"
 #include "common/clock.h"
 #include "common/failpoint.h"
-#include "common/hash.h"
 #include "kernels/partial.h"
 #include "proto/spec.h"
 #include "worker/append.h"
 #include "worker/compute.h"
 #include "worker/disk/disk.h"
+#include "worker/finish.h"
 #include "worker/items.h"
 #include "worker/spans.h"
 #include "worker/state.h"
@@ -175,89 +175,6 @@ static void step_fail(struct worker_step *s, enum common_code code, const char *
     proto_request_fail_status(request, &status);
 }
 
-static void item_fail(struct worker *worker, struct proto_step_result_item *item, enum common_code code,
-                      const char *reason, const char *text)
-{
-    item->code = code;
-    snprintf(item->message, sizeof item->message, "%s: %.180s", worker->name, text);
-    snprintf(item->reason, sizeof item->reason, "%s", reason);
-    snprintf(item->worker, sizeof item->worker, "%s", worker->name);
-}
-
-// Root: whether what was seen is what the layout demands.
-static void check_cover(struct worker_step *s, uint32_t i, struct proto_step_result_item *result)
-{
-    const struct proto_step_item *item = &s->step->items[i];
-    char text[192];
-    if (result->code == COMMON_NOT_FOUND) { // the coordinator knows the session: a member has lost it
-        result->code = COMMON_DATA_LOSS;
-        snprintf(result->reason, sizeof result->reason, "COVERAGE");
-    }
-    if (result->code == COMMON_UNAVAILABLE) // which ranges: the coordinator knows
-        snprintf(result->reason, sizeof result->reason, "MISSING_RANGE");
-    if (result->code != COMMON_OK)
-        return;
-    if (result->cover_tokens != item->cover_tokens || result->cover_sum != item->cover_sum) {
-        snprintf(text, sizeof text,
-                 "%" PRIu64 " tokens were seen where the layout has %" PRIu64
-                 ", or others: a chunk is missing, stale or counted "
-                 "twice",
-                 result->cover_tokens, item->cover_tokens);
-        item_fail(s->worker, result, COMMON_DATA_LOSS, "COVERAGE", text);
-    } else if (result->appends != item->cover_appends) {
-        snprintf(text, sizeof text, "%u copies of appended rows were stored where the layout has %u",
-                 result->appends, item->cover_appends);
-        item_fail(s->worker, result, COMMON_DATA_LOSS, "COVERAGE", text);
-    }
-}
-
-// Root: o and lse of all items, zeros where one failed.
-static struct common_blob *step_finish(struct worker_step *s, struct common_blob *partials,
-                                       struct proto_step_result *result)
-{
-    const struct proto_step *step = s->step;
-    size_t o_bytes = 0, lse_bytes = 0; // both less than the partials' bytes, which were checked
-    for (uint32_t i = 0; i < step->n_items; i++) {
-        size_t rows = (size_t)step->items[i].rows * step->items[i].q_heads;
-        o_bytes += rows * step->items[i].v_dim * sizeof(float);
-        lse_bytes += rows * sizeof(float);
-    }
-    struct common_blob *blob = common_blob_new(common_align64(o_bytes) + lse_bytes);
-    if (!blob)
-        return NULL;
-    float *o = (float *)blob->data, *lse = (float *)(blob->data + common_align64(o_bytes));
-    result->tensors[0] = o;
-    result->tensors[1] = lse;
-    result->tensor_bytes[0] = o_bytes;
-    result->tensor_bytes[1] = lse_bytes;
-    result->n_tensors = 2;
-    size_t offset = 0;
-    for (uint32_t i = 0; i < step->n_items; i++) {
-        const struct proto_step_item *item = &step->items[i];
-        struct proto_step_result_item *r = &result->items[i];
-        size_t rows = (size_t)item->rows * item->q_heads;
-        struct worker_session *session = worker_map_get(&s->worker->sessions, item->session);
-        check_cover(s, i, r);
-        if (r->code == COMMON_OK && !session)
-            item_fail(s->worker, r, COMMON_NOT_FOUND, "", "the session was dropped meanwhile");
-        if (r->code == COMMON_OK) {
-            struct kernels_partial view;
-            const struct proto_layer layer = proto_spec_layer(session->spec->pb, item->layer);
-            uint32_t group = layer.q_heads / layer.kv_heads;
-            kernels_partial_view(partials->data + offset, item->rows, item->q_heads, item->v_dim, &view);
-            kernels_partial_finish(&view, layer.sinks ? layer.sinks + item->kv_head * group : NULL, o, lse);
-            r->digest = common_mix64(r->digest ^ s->plan_digest);
-        } else {
-            memset(o, 0, rows * item->v_dim * sizeof(float));
-            memset(lse, 0, rows * sizeof(float));
-        }
-        o += rows * item->v_dim;
-        lse += rows;
-        offset += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
-    }
-    return blob;
-}
-
 static void step_export(struct worker_step *s)
 {
     if (!s->spans)
@@ -281,7 +198,8 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
         else if (s->request)
             step_fail(s, outcome->code, "", outcome->text);
     } else if (s->self == 0) {
-        struct common_blob *blob = step_finish(s, outcome->partials, outcome->result);
+        struct common_blob *blob =
+            worker_finish(s->worker, s->step, s->plan_digest, outcome->partials, outcome->result);
         common_blob_unref(outcome->partials);
         if (blob) {
             step_reply(s, blob, outcome->result);
@@ -358,7 +276,7 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
     if (problem)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", problem);
     bool cold = worker_any_cold(s->worker);
-    if (cold && s->step->quick && worker_item_cold(s->worker, item)) { // before anything is stored
+    if (cold && s->step->quick && worker_item_cold(s->worker, s->step, item)) { // before anything is stored
         worker_item_ahead(s->worker, item);
         *reason = "COLD";
         return common_error_set(err, COMMON_ABORTED,
@@ -425,7 +343,7 @@ static void take_items(struct worker_step *s)
         bool failed =
             s->result->items[i].code != COMMON_OK; // before its turn: what it was to see was not stored
         if (!failed && take_item(s, i, &out, &reason, &err) != COMMON_OK) {
-            item_fail(s->worker, &s->result->items[i], err.code, reason, err.message);
+            worker_item_fail(s->worker, &s->result->items[i], err.code, reason, err.message);
             s->result->items[i].appends = 0;
             failed = true;
         }
@@ -459,7 +377,7 @@ static void drop_item(struct worker_step *s, uint32_t i, uint8_t *block, const s
     struct kernels_partial out;
     kernels_partial_view(block, item->rows, item->q_heads, item->v_dim, &out);
     kernels_partial_reset(&out);
-    item_fail(s->worker, &s->result->items[i], err->code, "FULL", err->message);
+    worker_item_fail(s->worker, &s->result->items[i], err->code, "FULL", err->message);
     s->result->items[i].appends = 0;
     if (s->fresh && s->fresh[i] && session->incarnation == item->incarnation)
         worker_appended_settle(session, item->layer, item->write);
@@ -474,7 +392,8 @@ static void step_kept(void *arg)
         const struct worker_session *session = worker_map_get(&s->worker->sessions, item->session);
         struct common_error err;
         if (item->n_append && session && s->result->items[i].code == COMMON_OK &&
-            worker_disk_took(s->worker->disk, session, &s->kept, &err) != COMMON_OK)
+            worker_disk_took(s->worker->disk, session, item->first, item->append_rows, &s->kept, &err) !=
+                COMMON_OK)
             drop_item(s, i, block, &err);
         block += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
     }
@@ -690,7 +609,7 @@ static bool step_waits(struct worker_step *s)
     if (s->step->quick || !worker_any_cold(s->worker))
         return false;
     for (uint32_t i = 0; i < s->step->n_items; i++)
-        worker_item_wants(s->worker, &s->step->items[i], &wants);
+        worker_item_wants(s->worker, s->step, &s->step->items[i], &wants);
     s->wait =
         wants.cold ? worker_warm_wait(s->worker->warm, &wants, s->step->deadline_ns, rows_came, s) : NULL;
     worker_wants_free(&wants);
@@ -708,6 +627,8 @@ static void step_proceed(struct worker_step *s, bool may_wait)
     if (may_wait && (waits_behind(s) || waits_for_room(s) || step_waits(s)))
         return;
     take_items(s);
+    if (s->step->n_appends > 0)
+        worker_disk_start(s->worker->disk); // its files take what it appends while it computes
     worker_follow_over(s->worker, &s->follower, true);
     step_compute(s);
 }

@@ -298,6 +298,16 @@ static void disk_sealed(void *arg)
     worker_warm_sealed(((struct worker *)arg)->warm);
 }
 
+static void disk_wanted(void *arg, struct worker_chunk *chunk)
+{
+    struct worker *worker = arg;
+    struct worker_wants wants = {0};
+    if (!worker->warm)
+        return;
+    worker_wants_add_chunk(&wants, chunk);
+    worker_warm_begin(worker->warm, &wants);
+}
+
 // What --store has, before anybody is served.
 static enum common_code open_disk(struct worker *worker, const struct worker_config *config,
                                   struct common_error *err)
@@ -313,6 +323,7 @@ static enum common_code open_disk(struct worker *worker, const struct worker_con
                                                 .attach_ns = worker->attach_clock_ns,
                                                 .damaged = worker_lose_chunk,
                                                 .sealed = disk_sealed,
+                                                .wanted = disk_wanted,
                                                 .arg = worker};
     enum common_code code = COMMON_OK;
     if (!config->store)

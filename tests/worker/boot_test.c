@@ -39,6 +39,7 @@ static void settle(struct process *p, uint64_t length)
     request.settled = session->write + 1;
     if (worker_session_layout(&p->sessions, p->store, &request, &p->err) != COMMON_OK)
         fail_msg("%s", p->err.message);
+    finish_changes(p);
 }
 
 static void begin_with(struct process *p, struct sim_files *directory, enum worker_fsync fsync)

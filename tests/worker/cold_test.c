@@ -218,6 +218,7 @@ static void every_byte_while_cold(void **state)
         else
             snprintf(file->name, sizeof file->name, "elsewhere");
         bool all = load_first(&p);
+        finish_changes(&p);
         worker_disk_tell_lost(p.disk);
         worker_disk_tell_lost(p.disk);
         assert_int_equal(p.lost, !all); // once

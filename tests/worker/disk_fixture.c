@@ -12,6 +12,8 @@ static const struct common_secret secret = {{1, 2, 3}};
 
 const char *disk_boot;
 enum worker_fsync disk_fsync = WORKER_FSYNC_NEVER;
+uint64_t disk_waiting;
+void (*disk_wanted)(void *arg, struct worker_chunk *chunk);
 
 void row_of(uint32_t layer, uint64_t position, uint8_t k[ROW], uint8_t v[ROW])
 {
@@ -34,11 +36,13 @@ enum common_code begin(struct process *p, struct worker_files *files, const char
                                                 .name = name,
                                                 .secret = &secret,
                                                 .fsync = disk_fsync,
+                                                .waiting = disk_waiting,
                                                 .boot = disk_boot,
                                                 .scrub_ns = 1000000,
                                                 .term = &p->term,
                                                 .attach_ns = 1,
                                                 .damaged = note_lost,
+                                                .wanted = disk_wanted,
                                                 .arg = p};
     *p = (struct process){.term = 1};
     assert_int_equal(common_loop_new(&p->loop), COMMON_OK);
@@ -92,11 +96,28 @@ enum common_code kept(struct process *p, uint64_t session, enum common_code code
     if (code != COMMON_OK || !worker_disk_wait(p->disk, &wait, go_on, p->loop))
         return code;
     common_loop_run(p->loop);
-    return of ? worker_disk_took(p->disk, of, &wait, &p->err) : COMMON_OK;
+    return of ? worker_disk_took(p->disk, of, 0, UINT64_MAX, &wait, &p->err) : COMMON_OK;
 }
 
-static enum common_code tell(struct process *p, uint64_t session, uint64_t id, uint32_t chunks,
-                             uint64_t *lengths, uint64_t settled)
+void finish_changes(struct process *p)
+{
+    struct worker_disk_wait wait = {0};
+    if (worker_disk_wait(p->disk, &wait, go_on, p->loop))
+        common_loop_run(p->loop);
+}
+
+// As worker_kept_layout does it.
+static enum common_code laid(struct process *p, uint64_t session, enum common_code code)
+{
+    struct worker_disk_wait wait = {0};
+    if (code != COMMON_OK || !worker_disk_wait(p->disk, &wait, go_on, p->loop))
+        return code;
+    common_loop_run(p->loop);
+    return worker_disk_took_layout(p->disk, worker_map_get(&p->sessions, session), &wait, &p->err);
+}
+
+static enum common_code ask(struct process *p, uint64_t session, uint64_t id, uint32_t chunks,
+                            uint64_t *lengths, uint64_t settled)
 {
     Banyan__Pb__LayoutSetRequest request = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
     Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
@@ -125,7 +146,18 @@ static enum common_code tell(struct process *p, uint64_t session, uint64_t id, u
     request.lengths = lengths;
     request.n_lengths = lengths ? LAYERS : 0;
     request.settled = settled;
-    return kept(p, session, worker_session_layout(&p->sessions, p->store, &request, &p->err));
+    return worker_session_layout(&p->sessions, p->store, &request, &p->err);
+}
+
+static enum common_code tell(struct process *p, uint64_t session, uint64_t id, uint32_t chunks,
+                             uint64_t *lengths, uint64_t settled)
+{
+    return laid(p, session, ask(p, session, id, chunks, lengths, settled));
+}
+
+enum common_code ask_layout(struct process *p, uint64_t session, uint32_t chunks)
+{
+    return ask(p, session, 100, chunks, NULL, 0);
 }
 
 enum common_code tell_layout(struct process *p, uint64_t session, uint32_t chunks)
@@ -185,12 +217,21 @@ enum common_code append(struct process *p, uint32_t layer, uint64_t position)
     enum common_code code = worker_disk_append(p->disk, session, layer, p->write, position + 1, &p->err);
     if (code == COMMON_OK)
         code = worker_store_write(p->store, &rows, 1, WORKER_ROW_APPENDED, UINT64_MAX, &p->err);
-    code = kept(p, SESSION, code);
     if (code == COMMON_OK)
         worker_appended_stored(session, layer, p->write, position + 1);
-    else
+    code = kept(p, SESSION, code);
+    if (code != COMMON_OK)
         worker_appended_settle(session, layer, p->write);
     return code;
+}
+
+enum common_code put_rows(struct process *p, uint32_t chunk)
+{
+    uint8_t k[TOKENS][ROW], v[TOKENS][ROW];
+    struct worker_rows rows = {worker_store_find(p->store, 100 + chunk), 0, 0, TOKENS, k[0], v[0]};
+    for (uint32_t i = 0; i < TOKENS; i++)
+        row_of(0, (uint64_t)chunk * TOKENS + i, k[i], v[i]);
+    return worker_store_write(p->store, &rows, 1, WORKER_ROW_PUT, UINT64_MAX, &p->err);
 }
 
 // Attached as worker/rows.c and prepare.c do it. Whether they are frozen, and may be committed.

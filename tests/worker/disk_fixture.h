@@ -38,9 +38,12 @@ struct process { // a worker's, as far as its files are concerned
 // Of the next process.
 extern const char *disk_boot;
 extern enum worker_fsync disk_fsync;
+extern uint64_t disk_waiting;                                      // as worker_disk_options.waiting
+extern void (*disk_wanted)(void *arg, struct worker_chunk *chunk); // likewise; with the process
 
 // What came of `code` when all that was asked of the files is done: as a worker waits before it answers for a session.
 enum common_code kept(struct process *p, uint64_t session, enum common_code code);
+void finish_changes(struct process *p); // runs the loop until all that was asked of the files is done
 void row_of(uint32_t layer, uint64_t position, uint8_t k[ROW], uint8_t v[ROW]);
 enum common_code begin(struct process *p, struct worker_files *files, const char *name, uint64_t memory);
 void finish(struct process *p);
@@ -48,6 +51,8 @@ void start(struct process *p, struct sim_files *directory);
 void kill_it(struct process *p, struct sim_files *directory);
 struct worker_session *session_of(struct process *p);
 enum common_code tell_layout(struct process *p, uint64_t session, uint32_t chunks);
+enum common_code ask_layout(struct process *p, uint64_t session, uint32_t chunks); // and does not wait
+enum common_code put_rows(struct process *p, uint32_t chunk); // its rows of layer 0, and does not wait
 enum common_code tell_apart(struct process *p, uint64_t session, uint32_t chunks); // chunks of its own
 void set_layout(struct process *p, uint32_t chunks);                               // of SESSION
 // The same of all its chunks, as a coordinator says it that knows where each layer ends.

@@ -55,11 +55,13 @@ static void killed(void **state)
     assert_int_equal(stats.damaged, 0);
     // An append that is over before it was acknowledged is not there when the next process starts.
     worker_appended_settle(session_of(&p), 0, p.write);
+    finish_changes(&p);
     kill_it(&p, &directory);
     start(&p, &directory);
     assert_int_equal(check_layer(&p, 0, WORKER_ROW_APPENDED), length - 1);
     // Nor is a session that was dropped, nor its chunks.
     worker_session_drop(&p.sessions, p.store, SESSION);
+    finish_changes(&p);
     kill_it(&p, &directory);
     assert_int_equal(sim_files_count(&directory, "chunks/"), 0);
     assert_int_equal(sim_files_count(&directory, "sessions/"), 0);
@@ -83,6 +85,7 @@ static void frozen(void **state)
     assert_int_equal(session_of(&p)->frozen.n, 1);
     assert_int_equal(session_of(&p)->frozen.entries[0].commit, 9);
     worker_chunk_abort(worker_store_find(p.store, 100), 0, 0, TOKENS);
+    finish_changes(&p);
     kill_it(&p, &directory);
     start(&p, &directory);
     assert_int_equal(worker_chunk_row(worker_store_find(p.store, 100), 0, 3), WORKER_ROW_PUT);
@@ -106,6 +109,7 @@ static void a_truncation_under_way(void **state)
         if (worker_store_copy(p.store, worker_store_find(p.store, 102), worker_store_find(p.store, copy), 3,
                               &hash, &p.err) != COMMON_OK)
             fail_msg("%s", p.err.message);
+        finish_changes(&p);
         for (int round = 0; round < 2; round++) {
             kill_it(&p, &directory);
             start(&p, &directory);
@@ -276,6 +280,7 @@ static void a_drop_that_is_cut_off(void **state)
         start(&p, &directory);
         directory.dies_at = directory.moves + nth;
         worker_session_drop(&p.sessions, p.store, SESSION);
+        finish_changes(&p);
         gone = directory.moves < directory.dies_at;
         kill_it(&p, &directory);
         directory.dies_at = 0;
@@ -284,6 +289,7 @@ static void a_drop_that_is_cut_off(void **state)
         assert_true(!gone || sim_files_count(&directory, "s/") == 0);
         assert_true(gone == !session_of(&p));
         worker_session_drop(&p.sessions, p.store, SESSION); // as it is told again
+        finish_changes(&p);
         assert_int_equal(sim_files_count(&directory, "s/"), 0);
         kill_it(&p, &directory);
     }

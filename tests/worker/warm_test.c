@@ -9,6 +9,8 @@
 #include <cmocka.h>
 // clang-format on
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,7 @@
 #include "tests/worker/disk_fixture.h"
 #include "worker/chunk.h"
 #include "worker/cold.h"
+#include "worker/disk/state.h"
 #include "worker/state.h"
 #include "worker/warm.h"
 
@@ -180,9 +183,79 @@ static void whoever_has_given_up_is_not(void **state)
     }
 }
 
+// ---- a file that is written anew ------------------------------------------------------------------
+
+static pthread_t loop_thread;
+static atomic_uint calls_of_the_loop; // of the file system
+static uint32_t wants_of_the_disk;
+
+static void note_call(void)
+{
+    atomic_fetch_add(&calls_of_the_loop, pthread_equal(pthread_self(), loop_thread) != 0);
+}
+
+static void bring_in(void *arg, struct worker_chunk *chunk) // as worker/worker.c
+{
+    struct setup *s = (struct setup *)((char *)arg - offsetof(struct setup, p));
+    struct worker_wants wants = {0};
+    wants_of_the_disk++;
+    worker_wants_add_chunk(&wants, chunk);
+    worker_warm_begin(s->worker.warm, &wants);
+}
+
+static void stop_when_warm(void *arg)
+{
+    struct setup *s = arg;
+    if (!worker_chunk_any_cold(worker_store_find(s->p.store, 102)))
+        common_loop_stop(s->p.loop);
+}
+
+// Rows go of a chunk of which all are on the disk alone: those that stay come into memory, and its log is written, both beside
+// the loop.
+static void rows_of_a_cold_chunk_go(void **state)
+{
+    static struct setup s;
+    struct common_timer *timer;
+    (void)state;
+    disk_wanted = bring_in;
+    begin_waits(&s, ROWS, false);
+    disk_wanted = NULL;
+    loop_thread = pthread_self();
+    s.directory.beside = note_call;
+    struct worker_chunk *chunk = worker_store_find(s.p.store, 102);
+    assert_true(worker_chunk_cold(chunk, 0) && worker_chunk_cold(chunk, 1));
+    session_of(&s.p)->appended[0].length = FULL - 1;
+    worker_disk_touch(s.p.disk, session_of(&s.p)); // its log says so after the chunk's
+    worker_chunk_withdraw(chunk, 0, TOKENS - 1, 1, WORKER_ROW_ABSENT);
+    assert_true(worker_disk_catch_up(s.p.disk)); // nothing is refused: it waits
+    assert_int_equal(wants_of_the_disk, 1);
+    assert_int_equal(common_timer_new(s.p.loop, stop_when_warm, &s, &timer), COMMON_OK);
+    common_timer_start(timer, COMMON_NS_PER_MS, true);
+    common_loop_run(s.p.loop);
+    common_timer_free(timer);
+    assert_false(worker_store_evict(s.p.store, NULL) && worker_chunk_any_cold(chunk)); // it stays
+    assert_true(worker_disk_catch_up(s.p.disk));
+    finish_changes(&s.p);
+    assert_int_equal(sim_files_count(&s.directory, "0000000000000066.log"), 1);
+    assert_int_equal(sim_files_count(&s.directory, "0000000000000066.sealed"), 0);
+    assert_int_equal(atomic_load(&calls_of_the_loop), 0);
+    s.directory.beside = NULL;
+    proto_channel_close(s.channel);
+    proto_server_close(s.server);
+    worker_warm_free(s.worker.warm);
+    kill_it(&s.p, &s.directory);
+    start(&s.p, &s.directory);
+    assert_int_equal(check_layer(&s.p, 0, WORKER_ROW_APPENDED), FULL - 1);
+    assert_int_equal(check_layer(&s.p, 1, WORKER_ROW_APPENDED), FULL);
+    finish(&s.p);
+    sim_files_end(&s.directory);
+    rmdir(s.dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_of_a_cold_chunk_go),
         cmocka_unit_test(whoever_waits_is_gone_on_with),
         cmocka_unit_test(whoever_has_given_up_is_not),
     };

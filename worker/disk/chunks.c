@@ -29,6 +29,7 @@ int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk)
     char name[WORKER_NAME_BYTES];
     worker_name_log(chunk->id, name);
     chunk->keep.changed_ns = common_clock_ns();
+    chunk->keep.grew = disk->queue ? worker_queue_next(disk->queue) : 0;
     if (disk->fsync == WORKER_FSYNC_INTERVAL && !chunk->keep.unsynced)
         chunk->keep.unsynced = worker_ids_add(&disk->unsynced_chunks, chunk->id);
     bool now = disk->fsync == WORKER_FSYNC_ALWAYS ||
@@ -117,8 +118,8 @@ static int add_layer(struct worker_disk *disk, struct worker_log *log, const str
     return result;
 }
 
-// Rows that only the sealed file has are to be in memory before it goes. The caller waits for the disk: rows of full
-// chunks rarely change.
+// Rows that only the sealed file has are to be in memory before it goes. They are, but where rows were taken back and whoever
+// needs the log comes before they have been read (worker_disk_options.wanted): then the caller waits for the disk.
 static int load_cold(struct worker_disk *disk, struct worker_chunk *chunk)
 {
     enum common_code code = COMMON_OK;
@@ -135,11 +136,15 @@ bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk
     struct worker_log log = {.owner = chunk->id};
     char name[WORKER_NAME_BYTES], sealed[WORKER_NAME_BYTES];
     const struct worker_files_ops *ops = disk->files->ops;
+    int result = worker_disk_full(disk) ? -EAGAIN : load_cold(disk, chunk);
+    if (result != 0) {
+        *why = result;
+        return false;
+    }
     worker_name_new(chunk->id, log.name);
     worker_name_log(chunk->id, name);
     worker_name_sealed(chunk->id, sealed);
     (void)ops->remove(disk->files, log.name); // of an earlier try
-    int result = load_cold(disk, chunk);
     if (result == 0)
         result = add_head(disk, &log, chunk);
     for (uint32_t l = 0; l < chunk->shape->layers && result == 0; l++)
@@ -165,8 +170,11 @@ bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk
     chunk->keep.sealed = chunk->keep.behind = false;
     chunk->keep.serial = ++disk->serial; // what is being done with the one before comes to nothing
     count_bytes(disk, chunk, log.end);
-    if (chunk->keep.withdrawn && disk->queue)
-        disk->settles = chunk->keep.settles = worker_queue_next(disk->queue);
+    if (disk->queue) {
+        worker_mend(&chunk->keep.mended, worker_queue_next(disk->queue));
+        if (chunk->keep.withdrawn)
+            disk->settles = chunk->keep.settles = worker_queue_next(disk->queue);
+    }
     *why = disk->fsync == WORKER_FSYNC_ALWAYS ? worker_disk_sync_names(disk, "chunks", name) : 0;
     if (*why == 0)
         *why = worker_disk_unsynced(disk, chunk);

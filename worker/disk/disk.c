@@ -34,14 +34,17 @@ void worker_ids_free(struct worker_ids *list)
 
 enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err)
 {
+    const char *text =
+        why == -EAGAIN ? "too much waits to be written: the disk is too slow for what comes" : strerror(-why);
     disk->stats.refused++;
     if (!disk->told)
         common_log_error(
             "--store %s does not take what is to be kept: what comes is refused until it does: %s",
-            disk->path, strerror(-why));
+            disk->path, text);
     disk->told = true;
+    disk->taken = 0;
     return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the worker's --store %s does not take it: %s",
-                            disk->path, strerror(-why));
+                            disk->path, text);
 }
 
 void worker_disk_quarantine(struct worker_disk *disk, const char *name, const char *what)
@@ -72,11 +75,13 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
     disk->loop = loop;
     disk->files = disk->directory = files;
     disk->fsync = options->fsync;
+    disk->waiting = options->waiting ? options->waiting : WORKER_WAITING_BYTES;
     disk->scrub_ns = options->scrub_ns;
     disk->attach_ns = options->attach_ns;
     disk->term = options->term;
     disk->damaged = options->damaged;
     disk->sealed = options->sealed;
+    disk->wanted = options->wanted;
     disk->told_arg = options->arg;
     disk->path = strdup(options->path);
     enum common_code code =
@@ -189,14 +194,14 @@ static void file_failed(void *arg, const char *name, int why, uint64_t batch)
         strncmp(name, "sessions/", 9) == 0 ? worker_map_get(disk->sessions, number) : NULL;
     if (!chunk && !session)
         return; // it has gone meanwhile
-    disk->failed = batch;
+    disk->mended = WORKER_NOT_MENDED;
     (void)worker_disk_refused(disk, why, &err);
     if (session)
         worker_disk_session_failed(disk, session, batch);
     if (!chunk)
         return;
     struct worker_keep *keep = worker_chunk_keep(chunk);
-    keep->failed = batch;
+    keep->mended = WORKER_NOT_MENDED;
     keep->withdrawn = disk->ahead = true; // it may be what it should have said
     worker_disk_later(disk, chunk);
 }
@@ -204,7 +209,7 @@ static void file_failed(void *arg, const char *name, int why, uint64_t batch)
 enum common_code worker_disk_queue_begin(struct worker_disk *disk, struct common_error *err)
 {
     const struct worker_queue_options options = {
-        .loop = disk->loop, .direct = disk->fsync != WORKER_FSYNC_ALWAYS, .failed = file_failed, .arg = disk};
+        .loop = disk->loop, .bytes_max = disk->waiting, .failed = file_failed, .arg = disk};
     disk->reader = disk->directory->ops->again(disk->directory);
     disk->queue = disk->reader ? worker_queue_new(disk->directory, &options) : NULL;
     if (!disk->queue)
@@ -243,17 +248,55 @@ void worker_disk_wait_cancel(struct worker_disk_wait *wait)
     proto_list_remove(&wait->link);
 }
 
-enum common_code worker_disk_took(struct worker_disk *disk, const struct worker_session *session,
-                                  const struct worker_disk_wait *wait, struct common_error *err)
+static enum common_code took(const struct worker_disk *disk, bool failed, struct common_error *err)
 {
-    if (!disk->queue || worker_queue_done(disk->queue) < wait->batch)
-        return common_error_set(err, COMMON_UNAVAILABLE, "the worker is leaving");
-    bool failed = disk->failed >= wait->batch && session->logged.failed >= wait->batch;
-    for (uint32_t i = 0; disk->failed >= wait->batch && i < session->n_chunks && !failed; i++)
-        failed = worker_chunk_keep(session->chunks[i].chunk)->failed >= wait->batch;
     return failed ? common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                      "the worker's --store %s does not take it", disk->path)
                   : COMMON_OK;
+}
+
+bool worker_disk_waited(const struct worker_disk *disk, const struct worker_disk_wait *wait)
+{
+    return disk->queue && worker_queue_done(disk->queue) >= wait->batch;
+}
+
+enum common_code worker_disk_took(struct worker_disk *disk, const struct worker_session *session,
+                                  uint64_t first, uint64_t count, const struct worker_disk_wait *wait,
+                                  struct common_error *err)
+{
+    if (!worker_disk_waited(disk, wait))
+        return common_error_set(err, COMMON_UNAVAILABLE, "the worker is leaving");
+    bool failed = session->logged.mended > wait->batch;
+    uint32_t span = 0,
+             from = disk->mended > wait->batch ? worker_session_span(session, first, count, &span) : 0;
+    for (uint32_t i = from; i < from + span && !failed; i++)
+        failed = worker_chunk_keep(session->chunks[i].chunk)->mended > wait->batch;
+    return took(disk, failed, err);
+}
+
+enum common_code worker_disk_took_layout(struct worker_disk *disk, const struct worker_session *session,
+                                         const struct worker_disk_wait *wait, struct common_error *err)
+{
+    const struct worker_logged *logged = &session->logged;
+    if (!worker_disk_waited(disk, wait))
+        return common_error_set(err, COMMON_UNAVAILABLE, "the worker is leaving");
+    return took(disk, logged->mended > wait->batch && (logged->owed || logged->laid > wait->batch), err);
+}
+
+void worker_disk_start(struct worker_disk *disk)
+{
+    if (disk && disk->queue)
+        worker_queue_begin(disk->queue);
+}
+
+bool worker_disk_crowded(const struct worker_disk *disk)
+{
+    return disk && disk->queue && worker_queue_bytes(disk->queue) >= disk->waiting / 2;
+}
+
+bool worker_disk_full(const struct worker_disk *disk)
+{
+    return disk->queue && worker_queue_bytes(disk->queue) >= disk->waiting;
 }
 
 void worker_disk_end_waits(struct worker_disk *disk)
@@ -264,11 +307,16 @@ void worker_disk_end_waits(struct worker_disk *disk)
 
 bool worker_disk_slow(const struct worker_disk *disk)
 {
-    return disk && disk->queue && disk->fsync == WORKER_FSYNC_ALWAYS && worker_queue_slow(disk->queue);
+    if (!disk || !disk->queue)
+        return false;
+    bool syncs = disk->fsync == WORKER_FSYNC_ALWAYS; // each batch: the next one takes as long as the last
+    return worker_queue_stands(disk->queue) ||
+           (syncs && worker_queue_took(disk->queue) > WORKER_QUEUE_SLOW_NS);
 }
 
 void worker_disk_get_stats(const struct worker_disk *disk, struct worker_disk_stats *out)
 {
     *out = disk ? disk->stats : (struct worker_disk_stats){0};
     out->failing = disk && disk->told;
+    out->waiting = disk && disk->queue ? worker_queue_bytes(disk->queue) : 0;
 }

@@ -16,9 +16,9 @@
 // like a worker whose link was broken for a while. What is not in a file any more is not in what it says it holds.
 //
 // Nothing here waits for a disk once the worker serves: what does is done by threads of the disk's own, changes in the order
-// in which they are made here (queue.h). So that something is in the files is known when worker_disk_wait's `done` runs;
-// with --fsync always all of it is on the disk then. What could not be done is written anew from memory, and
-// worker_disk_took says of which sessions that was.
+// in which they are made here (queue.h), whatever --fsync says. So that something is in the files is known when
+// worker_disk_wait's `done` runs; with --fsync always all of it is on the disk then. What could not be done is written anew
+// from memory, and worker_disk_took says of which sessions that was.
 //
 // All functions belong to the loop thread; what the threads have done is looked after by a timer. disk NULL: nothing happens, and what can fail succeeds.
 #ifndef WORKER_DISK_DISK_H
@@ -41,6 +41,8 @@ enum worker_fsync {
     WORKER_FSYNC_NEVER,    // when the system likes
 };
 
+#define WORKER_WAITING_BYTES (UINT64_C(256) << 20)
+
 struct worker_disk; // opaque
 
 struct worker_disk_wait { // of whoever waits; zeroed: nobody does
@@ -57,6 +59,7 @@ struct worker_disk_options {
     const char *name; // of the worker
     const struct common_secret *secret;
     enum worker_fsync fsync;
+    uint64_t waiting;   // bytes of changes that wait for the disk at most; 0: WORKER_WAITING_BYTES
     const char *boot;   // which start of the machine this is; NULL: as the system says
     uint64_t scrub_ns;  // in which all files are read once; 0: they are not
     uint64_t *term;     // the worker's highest, kept
@@ -65,6 +68,9 @@ struct worker_disk_options {
     // never on the stack of a call. NULL: nobody is told, nor by the other.
     void (*damaged)(void *arg, struct worker_chunk *chunk);
     void (*sealed)(void *arg); // chunks were sealed: more may leave memory (worker/cold.h)
+    // The chunk's file is to be written anew, and rows of it are on the disk alone: they are to come into memory, where they
+    // stay until it is. Called again as long as they have not. NULL: the loop reads them.
+    void (*wanted)(void *arg, struct worker_chunk *chunk);
     void *arg;
 };
 
@@ -74,6 +80,7 @@ struct worker_disk_stats {
     uint64_t damaged;             // files that were found damaged, now and at the start
     uint64_t sealed;              // chunks that were sealed
     uint64_t lost;                // chunks of which only a damaged file had all rows, since the start
+    uint64_t waiting;             // bytes of memory that changes take which wait for the disk
     bool failing;                 // the files lack something
     struct common_buckets synced; // how long files took to be on the disk, one at a time
 };
@@ -102,10 +109,20 @@ void worker_disk_get_stats(const struct worker_disk *disk, struct worker_disk_st
 bool worker_disk_wait(struct worker_disk *disk, struct worker_disk_wait *wait, void (*done)(void *arg),
                       void *arg);
 void worker_disk_wait_cancel(struct worker_disk_wait *wait); // before its `done`
-// After a wait: whether the files took what this session brought. RESOURCE_EXHAUSTED, as from the functions below, but
-// memory has it; UNAVAILABLE: the worker is leaving.
+// In `done`: whether that is so. False: the worker is leaving.
+bool worker_disk_waited(const struct worker_disk *disk, const struct worker_disk_wait *wait);
+// After a wait, in its `done`: whether the files have what this session brought: its own, and those of the chunks that have
+// these positions. RESOURCE_EXHAUSTED, as from the functions below, but memory has it; UNAVAILABLE: the worker is leaving.
 enum common_code worker_disk_took(struct worker_disk *disk, const struct worker_session *session,
-                                  const struct worker_disk_wait *wait, struct common_error *err);
+                                  uint64_t first, uint64_t count, const struct worker_disk_wait *wait,
+                                  struct common_error *err);
+// The same of worker_disk_layout: what may be written later is no failure.
+enum common_code worker_disk_took_layout(struct worker_disk *disk, const struct worker_session *session,
+                                         const struct worker_disk_wait *wait, struct common_error *err);
+// What was asked of the files begins now, not at the end of the turn: the loop is about to compute.
+void worker_disk_start(struct worker_disk *disk);
+// Half of what may wait to be written does: whoever brings much waits first.
+bool worker_disk_crowded(const struct worker_disk *disk);
 // All who wait go on now: the worker is leaving.
 void worker_disk_end_waits(struct worker_disk *disk);
 // What is to be in the files now takes longer than others should wait for it.

@@ -10,7 +10,8 @@ struct worker_keep {            // of a chunk
     uint64_t end;               // bytes of its log; 0: it has none
     uint64_t serial;            // of its file: another with each that takes the place of the one before
     uint64_t changed_ns;        // when the log last grew
-    uint64_t failed;            // the newest batch (queue.h) in which its files have not taken something
+    uint64_t grew;              // the batch (queue.h) in which that is in the file
+    uint64_t mended;            // 0, or the batch from which on its files have all again (below)
     uint64_t settles;           // the batch in which it says on the disk what was taken back
     bool sealed;                // it has a sealed file
     bool naming;                // which is not in its place yet
@@ -22,12 +23,23 @@ struct worker_keep {            // of a chunk
 
 struct worker_logged { // of a session
     uint64_t end;      // bytes of its log; 0: it has none
-    uint64_t failed;   // as of a chunk
+    uint64_t mended;   // as of a chunk
+    uint64_t laid;     // the batch in which it takes that it has chunks with rows
     bool touched;      // the log lacks what may be told again
     bool layout;       // and its chunks
     bool owed;         // one of which has rows: whoever told of it has to tell again
     bool anew;         // it is to be written anew
     bool listed, unsynced;
 };
+
+// `mended`: of a file that has not taken something, the batch in which it is written anew. Who waits for a batch before that one
+// cannot rely on the file.
+#define WORKER_NOT_MENDED UINT64_MAX // it has not been written anew yet
+
+// It is written anew in this batch, where that is to be.
+static inline void worker_mend(uint64_t *mended, uint64_t batch)
+{
+    *mended = *mended == WORKER_NOT_MENDED ? batch : *mended;
+}
 
 #endif

@@ -10,8 +10,6 @@
 #include "common/clock.h"
 #include "worker/disk/thread.h"
 
-#define SLOW_NS (2 * COMMON_NS_PER_MS) // an SSD syncs in less
-
 enum { NAME_BYTES = 72 };
 
 enum kind { OP_WRITE, OP_CUT, OP_SYNC, OP_SYNC_SOON, OP_SYNC_FOLDER, OP_MOVE, OP_REMOVE, OP_NEEDS };
@@ -42,11 +40,10 @@ struct worker_queue {
     struct common_deferred *begins; // with all that a turn has asked for
     struct worker_disk_job job;
     struct ops pending, batch;
-    uint64_t bytes;    // that are not written yet
-    uint64_t n;        // of the batch that is under way, or was last
-    uint64_t began_ns; // 0: none is under way
-    uint64_t took_ns;  // the last one
-    bool failing;
+    uint64_t bytes;               // of memory that changes take which are not done yet
+    uint64_t n;                   // of the batch that is under way, or was last
+    uint64_t began_ns;            // 0: none is under way
+    uint64_t took_ns;             // the last one
     struct op *poisoned;          // files that take nothing more, by the operation that failed
     struct common_buckets synced; // the thread's, while a batch is under way
     struct proto_list waits;
@@ -188,9 +185,8 @@ static void run_batch(void *arg, const atomic_bool *stop)
 
 static void batch_ended(void *arg);
 
-static void begin(void *arg)
+void worker_queue_begin(struct worker_queue *q)
 {
-    struct worker_queue *q = arg;
     if (q->began_ns || !q->pending.head)
         return;
     q->batch = q->pending;
@@ -202,19 +198,21 @@ static void begin(void *arg)
     worker_disk_thread_submit(q->thread, &q->job);
 }
 
+static void turn_over(void *arg)
+{
+    worker_queue_begin(arg);
+}
+
 // What has failed is told, and the memory goes.
 static void batch_over(struct worker_queue *q)
 {
     q->took_ns = common_clock_ns() - q->began_ns;
     q->began_ns = 0;
-    q->failing = false;
     for (struct op *op = q->batch.head, *next; op; op = next) {
         next = op->next;
-        if (op->result != 0 && op->kind != OP_REMOVE) {
-            q->failing = true;
+        if (op->result != 0 && op->kind != OP_REMOVE)
             q->options.failed(q->options.arg, subject(op), op->result, q->n);
-        }
-        q->bytes -= op->bytes;
+        q->bytes -= sizeof *op + op->bytes;
         if (!op->poisons)
             free(op);
     }
@@ -244,7 +242,7 @@ static void batch_ended(void *arg)
     struct worker_queue *q = arg;
     uint64_t n = q->n;
     batch_over(q);
-    begin(q);
+    worker_queue_begin(q);
     wake(q, n);
 }
 
@@ -253,7 +251,7 @@ static int ask(struct worker_queue *q, const struct op *like, const struct iovec
     uint64_t bytes = 0;
     for (int i = 0; i < n; i++)
         bytes += pieces[i].iov_len;
-    if (bytes > 0 && q->bytes > 0 && bytes + q->bytes > WORKER_QUEUE_BYTES_MAX)
+    if (bytes > 0 && q->bytes > 0 && sizeof(struct op) + bytes + q->bytes > q->options.bytes_max)
         return -EAGAIN;
     struct op *op = malloc(sizeof *op + bytes);
     if (!op)
@@ -263,7 +261,7 @@ static int ask(struct worker_queue *q, const struct op *like, const struct iovec
     uint8_t *to = op->data;
     for (int i = 0; i < n; to += pieces[i++].iov_len)
         memcpy(to, pieces[i].iov_base, pieces[i].iov_len);
-    q->bytes += bytes;
+    q->bytes += sizeof *op + bytes;
     ops_add(&q->pending, op);
     if (!q->began_ns)
         common_deferred_mark(q->begins);
@@ -283,10 +281,9 @@ bool worker_queue_idle(const struct worker_queue *q)
     return !q->began_ns && !q->pending.head;
 }
 
-// A file that has failed stays so, whoever asks.
-static bool is_direct(const struct worker_queue *q)
+uint64_t worker_queue_bytes(const struct worker_queue *q)
 {
-    return q->options.direct && worker_queue_idle(q) && !q->poisoned;
+    return q->bytes;
 }
 
 // ---- the handle ---------------------------------------------------------------------------------
@@ -296,8 +293,6 @@ static int queue_write(struct worker_files *files, const char *name, uint64_t at
 {
     struct worker_queue *q = (struct worker_queue *)files;
     struct op like = {.kind = OP_WRITE, .at = at};
-    if (is_direct(q))
-        return q->files->ops->write(q->files, name, at, pieces, n);
     snprintf(like.name, sizeof like.name, "%s", name);
     return ask(q, &like, pieces, n);
 }
@@ -306,8 +301,6 @@ static int queue_cut(struct worker_files *files, const char *name, uint64_t len)
 {
     struct worker_queue *q = (struct worker_queue *)files;
     struct op like = {.kind = OP_CUT, .at = len};
-    if (is_direct(q))
-        return q->files->ops->cut(q->files, name, len);
     snprintf(like.name, sizeof like.name, "%s", name);
     return ask(q, &like, NULL, 0);
 }
@@ -324,14 +317,12 @@ static int queue_sync_folder(struct worker_files *files, const char *folder)
 
 static int queue_move(struct worker_files *files, const char *from, const char *to)
 {
-    struct worker_queue *q = (struct worker_queue *)files;
-    return is_direct(q) ? q->files->ops->move(q->files, from, to) : ask_named(q, OP_MOVE, from, to);
+    return ask_named((struct worker_queue *)files, OP_MOVE, from, to);
 }
 
 static int queue_remove(struct worker_files *files, const char *name)
 {
-    struct worker_queue *q = (struct worker_queue *)files;
-    return is_direct(q) ? q->files->ops->remove(q->files, name) : ask_named(q, OP_REMOVE, name, "");
+    return ask_named((struct worker_queue *)files, OP_REMOVE, name, "");
 }
 
 static int64_t no_read(struct worker_files *files, const char *name, uint64_t at, void *out, size_t len)
@@ -413,20 +404,24 @@ uint64_t worker_queue_next(const struct worker_queue *q)
     return q->n + 1;
 }
 
+uint64_t worker_queue_asked(const struct worker_queue *q)
+{
+    return q->pending.head ? q->n + 1 : q->n;
+}
+
 uint64_t worker_queue_done(const struct worker_queue *q)
 {
     return q->began_ns ? q->n - 1 : q->n;
 }
 
-bool worker_queue_slow(const struct worker_queue *q)
+bool worker_queue_stands(const struct worker_queue *q)
 {
-    uint64_t under_way_ns = q->began_ns ? common_clock_ns() - q->began_ns : 0;
-    return under_way_ns > SLOW_NS || q->took_ns > SLOW_NS;
+    return q->began_ns && common_clock_ns() - q->began_ns > WORKER_QUEUE_SLOW_NS;
 }
 
-bool worker_queue_failing(const struct worker_queue *q)
+uint64_t worker_queue_took(const struct worker_queue *q)
 {
-    return q->failing;
+    return q->took_ns;
 }
 
 void worker_queue_take_synced(struct worker_queue *q, struct common_buckets *out)
@@ -443,7 +438,7 @@ bool worker_queue_wait(struct worker_queue *q, struct worker_disk_wait *wait)
 {
     if (worker_queue_idle(q))
         return false;
-    wait->batch = q->pending.head ? q->n + 1 : q->n;
+    wait->batch = worker_queue_asked(q);
     proto_list_push(&q->waits, &wait->link);
     return true;
 }
@@ -461,7 +456,7 @@ struct worker_queue *worker_queue_new(struct worker_files *files, const struct w
     if (!q)
         return NULL;
     if (worker_disk_thread_new(&q->thread) != COMMON_OK ||
-        common_deferred_new(options->loop, begin, q, &q->begins) != COMMON_OK) {
+        common_deferred_new(options->loop, turn_over, q, &q->begins) != COMMON_OK) {
         worker_disk_thread_free(q->thread);
         free(q);
         return NULL;

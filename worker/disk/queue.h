@@ -8,32 +8,36 @@
 // A file of which something has failed takes nothing more (the same error, without a try) until it is removed, or another
 // one is moved in its place: so nothing lands behind a hole, and half a file never replaces a whole one.
 //
-// Where nothing is under way and `direct` allows it, what does not wait for the disk (write, cut, move, remove) is done at
-// once, with its result: a write into the page cache costs less than a hand-off. Syncs never are. Reading is not the loop's:
-// read, size and list of this handle end the process (it is our bug).
+// So the loop neither writes, renames, removes nor syncs. Reading is not its own either: read, size and list of this handle end
+// the process (it is our bug).
+//
+// A hand-off costs a wake-up of the thread and one of the loop, whatever the batch has in it: a turn's changes are one batch,
+// which begins when the turn is over, or before that, where the loop has something to compute meanwhile
+// (worker_queue_begin).
 #ifndef WORKER_DISK_QUEUE_H
 #define WORKER_DISK_QUEUE_H
 
 #include "common/buckets.h"
+#include "common/clock.h"
 #include "common/loop.h"
 #include "proto/list.h"
 #include "worker/disk/disk.h"
 #include "worker/disk/files.h"
 
-#define WORKER_QUEUE_BYTES_MAX (UINT64_C(256) << 20) // that are not written yet; what comes then gets -EAGAIN
+#define WORKER_QUEUE_SLOW_NS (2 * COMMON_NS_PER_MS) // an SSD syncs in less
 
 struct worker_queue; // opaque
 
 struct worker_queue_options {
     struct common_loop *loop;
-    bool direct;
+    uint64_t bytes_max; // of memory for changes that wait; a write beyond it gets -EAGAIN, unless it is alone
     // The file does not have what was asked for: it is to be written anew. batch: who waits with this number, or a higher
     // one, waits for it. On the loop.
     void (*failed)(void *arg, const char *name, int why, uint64_t batch);
     void *arg;
 };
 
-// files: used by the thread and, while nothing is under way, by the loop. NULL: no memory, or no thread.
+// files: the thread's, as long as the queue lives. NULL: no memory, or no thread.
 struct worker_queue *worker_queue_new(struct worker_files *files, const struct worker_queue_options *options);
 // The loop does not run any more: all that was asked for is done here, with its failures. Nobody waits. The files are the
 // caller's alone again. NULL is allowed.
@@ -48,12 +52,16 @@ int worker_queue_sync_names(struct worker_queue *queue, const char *folder, cons
 int worker_queue_replace(struct worker_queue *queue, const char *from, const char *to, const char *removed);
 // Where this one of the two files has failed, the other one fails too, and takes nothing more. 0 or -ENOMEM.
 int worker_queue_needs(struct worker_queue *queue, const char *name, const char *needed);
-uint64_t worker_queue_next(const struct worker_queue *queue); // the batch of what is asked for now
-uint64_t worker_queue_done(const struct worker_queue *queue); // the last one that is over
+// What was asked for begins now, unless a batch is under way.
+void worker_queue_begin(struct worker_queue *queue);
+uint64_t worker_queue_bytes(const struct worker_queue *queue); // that wait, and what changes take of memory
+uint64_t worker_queue_next(const struct worker_queue *queue);  // the batch of what is asked for now
+uint64_t worker_queue_asked(const struct worker_queue *queue); // the batch of what was asked for last
+uint64_t worker_queue_done(const struct worker_queue *queue);  // the last one that is over
 bool worker_queue_idle(const struct worker_queue *queue);
-// Whether the disk is slow: what is under way, or was last, has taken longer than frames that sessions share should wait.
-bool worker_queue_slow(const struct worker_queue *queue);
-bool worker_queue_failing(const struct worker_queue *queue); // the last batch had failures
+// What is under way has taken longer than frames that sessions share should wait.
+bool worker_queue_stands(const struct worker_queue *queue);
+uint64_t worker_queue_took(const struct worker_queue *queue); // the last batch, in nanoseconds
 // Adds what the syncs since the last call took, one at a time.
 void worker_queue_take_synced(struct worker_queue *queue, struct common_buckets *out);
 

@@ -90,15 +90,18 @@ static void set_layout(struct worker_disk *disk, struct worker_session *session,
     disk->layouts += lacks && !session->logged.layout;
     disk->layouts -= !lacks && session->logged.layout;
     session->logged.layout = lacks;
-    session->logged.owed = session->logged.owed && lacks;
+    if (session->logged.owed && !lacks) {
+        session->logged.owed = false;
+        session->logged.laid = disk->queue ? worker_queue_next(disk->queue) : 0;
+    }
 }
 
 void worker_disk_session_failed(struct worker_disk *disk, struct worker_session *session, uint64_t batch)
 {
-    session->logged.failed = batch;
+    session->logged.mended = WORKER_NOT_MENDED;
     session->logged.anew = session->logged.touched = true;
     set_layout(disk, session, true);
-    session->logged.owed = true; // it may be what a layout owes
+    session->logged.owed |= session->logged.laid >= batch; // else an older batch has what a layout owed
     listed(disk, session);
 }
 
@@ -177,6 +180,8 @@ int worker_disk_session_anew(struct worker_disk *disk, struct worker_session *se
     bool broken, first = session->logged.end == 0;
     worker_disk_session_name(session->id, name);
     snprintf(log.name, sizeof log.name, "sessions/%016" PRIx64 ".new", session->id);
+    if (worker_disk_full(disk))
+        return -EAGAIN;
     (void)ops->remove(disk->files, log.name); // of an earlier try
     int result = worker_disk_needs(disk, session, log.name);
     if (result == 0)
@@ -197,6 +202,8 @@ int worker_disk_session_anew(struct worker_disk *disk, struct worker_session *se
     COMMON_FAILPOINT("disk_session_named");
     count_bytes(disk, session, log.end);
     session->logged.touched = session->logged.anew = false;
+    if (disk->queue)
+        worker_mend(&session->logged.mended, worker_queue_next(disk->queue));
     set_layout(disk, session, false);
     if (disk->fsync == WORKER_FSYNC_ALWAYS)
         return worker_disk_sync_names(disk, "sessions", name);
@@ -214,7 +221,7 @@ static int add_record(struct worker_disk *disk, struct worker_session *session,
     struct worker_log log = {.owner = session->id, .end = session->logged.end};
     bool broken = false;
     worker_disk_session_name(session->id, log.name);
-    int result = worker_disk_needs(disk, session, log.name);
+    int result = worker_disk_full(disk) ? -EAGAIN : worker_disk_needs(disk, session, log.name);
     if (result != 0)
         return result;
     result = append

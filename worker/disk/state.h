@@ -40,15 +40,16 @@ struct worker_disk {
     // What is changed: from the load to the close the queue's, else the directory's own. reader: for the loop where it must
     // read (worker_disk_read_layer)
     struct worker_files *files, *directory, *reader, *thread_files;
-    struct worker_queue *queue; // NULL: it is not open
-    uint64_t failed;            // the newest batch in which something was not taken
+    struct worker_queue *queue; // NULL: it is not open, or is not any more
+    uint64_t mended;            // the newest of all chunks' (keep.h), or a later batch
+    uint64_t taken;             // the batch with all that was behind when it was asked for last; 0: none
     uint64_t settles;           // the newest in which a chunk's log says what was taken back
     struct worker_disk_thread *thread;
     struct worker_lane *lanes; // [WORKER_FETCH_LANES] that read layers (fetch.h)
     char *path;
     enum worker_fsync fsync;
     enum worker_disk_state state;
-    uint64_t scrub_ns, attach_ns;
+    uint64_t scrub_ns, attach_ns, waiting;
     uint64_t *term;
     struct worker_store *store;
     struct worker_map *sessions;
@@ -73,6 +74,7 @@ struct worker_disk {
     // Jobs: at most one of each kind is under way
     struct worker_disk_job seal_job, sync_job, scrub_job;
     bool sealing, naming, syncing, scrubbing; // naming: sealed files go in the logs' places
+    uint64_t sync_after; // the batch that the sync job waits for, which writes what it syncs; 0: it has begun
     struct worker_disk_wait named;
     struct worker_seal seals[SEALS_MAX];
     uint32_t n_seals;
@@ -88,6 +90,7 @@ struct worker_disk {
     struct worker_ids lost; // chunks whose files are damaged, and whose rows memory has not
     void (*damaged)(void *arg, struct worker_chunk *chunk);
     void (*sealed)(void *arg); // memory may be had that could not before
+    void (*wanted)(void *arg, struct worker_chunk *chunk);
     void *told_arg;
 };
 
@@ -99,6 +102,8 @@ void worker_ids_free(struct worker_ids *list);
 enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err);
 
 // disk.c
+// So much waits that a write would be refused: nothing is begun.
+bool worker_disk_full(const struct worker_disk *disk);
 // The file's bytes outlive a loss of power before anything that is asked for later is done. 0 or a negative errno.
 int worker_disk_sync(struct worker_disk *disk, const char *name);
 // The same before who waits from now on goes on.

@@ -39,39 +39,80 @@ void worker_disk_relist(struct worker_disk *disk)
     }
 }
 
+// Whether the chunk waits for rows that are being read into memory.
+static bool is_wanted(const struct worker_disk *disk, struct worker_chunk *chunk)
+{
+    return disk->queue && disk->wanted && worker_chunk_keep(chunk)->behind && worker_chunk_any_cold(chunk);
+}
+
+// Those that wait for rows are left in the list.
 static bool catch_up_chunks(struct worker_disk *disk, int *why)
 {
-    while (disk->retry.n > 0) {
-        struct worker_chunk *chunk = worker_store_find(disk->store, disk->retry.ids[disk->retry.n - 1]);
+    uint32_t left = 0;
+    bool all = true;
+    for (uint32_t i = 0; i < disk->retry.n; i++) {
+        struct worker_chunk *chunk = worker_store_find(disk->store, disk->retry.ids[i]);
         struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
-        if (keep && keep->behind && !worker_disk_chunk_anew(disk, chunk, why))
-            return false;
+        bool wanted = chunk && is_wanted(disk, chunk);
+        if (wanted)
+            disk->wanted(disk->told_arg, chunk);
+        all = all && (!keep || !keep->behind || wanted || worker_disk_chunk_anew(disk, chunk, why));
+        if (keep && keep->behind) {
+            disk->retry.ids[left++] = disk->retry.ids[i];
+            continue;
+        }
         if (keep)
             keep->retry = false;
-        disk->retry.n--;
         if (chunk)
             worker_disk_consider(disk, chunk);
     }
-    disk->ahead &= disk->unlisted;
-    return true;
+    disk->retry.n = left;
+    disk->ahead &= disk->unlisted || left > 0;
+    return all;
+}
+
+// Its log comes after those of chunks that wait for rows.
+static bool waits_for_rows(const struct worker_disk *disk, const struct worker_session *session)
+{
+    for (uint32_t i = 0; disk->ahead && i < session->n_chunks; i++)
+        if (worker_chunk_keep(session->chunks[i].chunk)->withdrawn &&
+            is_wanted(disk, session->chunks[i].chunk))
+            return true;
+    return false;
 }
 
 // One that waits for a chunk of its own keeps no other waiting.
 static bool catch_up_sessions(struct worker_disk *disk, int *why)
 {
     uint32_t left = 0;
+    bool all = true;
     for (uint32_t i = 0; i < disk->touched.n; i++) {
         struct worker_session *session = worker_map_get(disk->sessions, disk->touched.ids[i]);
-        int result = session ? worker_disk_session_write(disk, session) : 0;
-        if (result != 0) {
-            *why = result;
+        bool waits = session && waits_for_rows(disk, session);
+        int result = session && !waits ? worker_disk_session_write(disk, session) : 0;
+        all = all && result == 0;
+        *why = result ? result : *why;
+        if (result != 0 || waits) {
             disk->touched.ids[left++] = disk->touched.ids[i];
         } else if (session) {
             session->logged.listed = false;
         }
     }
     disk->touched.n = left;
-    return left == 0;
+    return all;
+}
+
+// Nothing is behind any more, as far as anybody has asked: it takes a batch to know whether the files took that.
+static void told_again(struct worker_disk *disk)
+{
+    if (!disk->told)
+        return;
+    if (disk->queue && !disk->taken)
+        disk->taken = worker_queue_asked(disk->queue);
+    if (disk->queue && worker_queue_done(disk->queue) < disk->taken)
+        return;
+    disk->told = false;
+    common_log_info("--store %s takes what is to be kept again", disk->path);
 }
 
 bool worker_disk_catch_up(struct worker_disk *disk)
@@ -88,10 +129,9 @@ bool worker_disk_catch_up(struct worker_disk *disk)
         (void)worker_disk_refused(disk, why, &err);
         return false;
     }
-    bool sure = !disk->queue || (worker_queue_idle(disk->queue) && !worker_queue_failing(disk->queue));
-    if (disk->told && sure)
-        common_log_info("--store %s takes what is to be kept again", disk->path);
-    disk->told = disk->told && !sure;
+    if (disk->queue && disk->retry.n == 0)
+        worker_mend(&disk->mended, worker_queue_next(disk->queue));
+    told_again(disk);
     return true;
 }
 
@@ -154,41 +194,21 @@ static void swap(struct worker_ids *a, struct worker_ids *b)
     *b = was;
 }
 
-static void sync_in_order(struct worker_disk *disk)
+// What the queue has yet to write is to be synced, too: the job waits for it.
+static void sync_submit(struct worker_disk *disk)
 {
-    char name[WORKER_NAME_BYTES];
-    while (disk->unsynced_chunks.n > 0) {
-        uint64_t id = disk->unsynced_chunks.ids[disk->unsynced_chunks.n - 1];
-        struct worker_chunk *chunk = worker_store_find(disk->store, id);
-        worker_name_log(id, name);
-        if (worker_disk_sync_soon(disk, name) != 0)
-            return; // with the next tick
-        disk->unsynced_chunks.n--;
-        if (chunk)
-            worker_chunk_keep(chunk)->unsynced = false;
-    }
-    while (disk->unsynced_sessions.n > 0) {
-        uint64_t id = disk->unsynced_sessions.ids[disk->unsynced_sessions.n - 1];
-        struct worker_session *session = worker_map_get(disk->sessions, id);
-        worker_disk_session_name(id, name);
-        if (worker_disk_sync_soon(disk, name) != 0)
-            return;
-        disk->unsynced_sessions.n--;
-        if (session)
-            session->logged.unsynced = false;
-    }
-    (void)disk->files->ops->sync_folder(disk->files, "chunks");
-    (void)disk->files->ops->sync_folder(disk->files, "sessions");
+    if (worker_queue_done(disk->queue) < disk->sync_after)
+        return;
+    disk->sync_after = 0;
+    disk->sync_job.run = sync_run;
+    disk->sync_job.arg = disk;
+    worker_disk_thread_submit(disk->thread, &disk->sync_job);
 }
 
 static void sync_begin(struct worker_disk *disk)
 {
     if (disk->syncing || disk->unsynced_chunks.n + disk->unsynced_sessions.n == 0)
         return;
-    if (disk->queue && !worker_queue_idle(disk->queue)) { // what it has yet to write is to be synced, too
-        sync_in_order(disk);
-        return;
-    }
     swap(&disk->unsynced_chunks, &disk->sync_chunks);
     swap(&disk->unsynced_sessions, &disk->sync_sessions);
     for (uint32_t i = 0; i < disk->sync_chunks.n; i++) {
@@ -202,9 +222,8 @@ static void sync_begin(struct worker_disk *disk)
             session->logged.unsynced = false;
     }
     disk->syncing = true;
-    disk->sync_job.run = sync_run;
-    disk->sync_job.arg = disk;
-    worker_disk_thread_submit(disk->thread, &disk->sync_job);
+    disk->sync_after = worker_queue_asked(disk->queue);
+    sync_submit(disk);
 }
 
 // ---- sealing ------------------------------------------------------------------------------------
@@ -414,7 +433,7 @@ static void scrub_begin(struct worker_disk *disk, uint64_t now_ns)
     const struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
     if (!keep || keep->behind || keep->end == 0 || keep->naming ||
         (!keep->sealed &&
-         !worker_queue_idle(disk->queue))) // its end may not be written yet: in the next round
+         keep->grew > worker_queue_done(disk->queue))) // its end may not be written yet: in the next round
         return;
     disk->scrub_serial = keep->serial;
     disk->scrub_end = keep->end;
@@ -508,7 +527,9 @@ static void tick(void *arg)
     struct worker_disk *disk = arg;
     uint64_t now_ns = common_clock_ns();
     worker_queue_take_synced(disk->queue, &disk->stats.synced);
-    if (disk->syncing && atomic_load(&disk->sync_job.done))
+    if (disk->syncing && disk->sync_after)
+        sync_submit(disk);
+    else if (disk->syncing && atomic_load(&disk->sync_job.done))
         sync_end(disk);
     if (disk->sealing && !disk->naming && atomic_load(&disk->seal_job.done))
         seal_end(disk);
@@ -555,6 +576,7 @@ void worker_disk_rest(struct worker_disk *disk)
     for (uint32_t i = 0; disk->syncing && i < disk->sync_sessions.n; i++)
         disk->astray |= !worker_ids_add(&disk->unsynced_sessions, disk->sync_sessions.ids[i]);
     disk->sealing = disk->syncing = disk->scrubbing = false;
+    disk->sync_after = 0;
     if (disk->thread_files)
         disk->thread_files->ops->close(disk->thread_files);
     disk->thread_files = NULL;
