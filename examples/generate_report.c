@@ -80,7 +80,8 @@ void generate_report_print(const struct generate_stats *s, const banyan_cluster_
 void generate_report_check(const struct generate_check *c)
 {
     printf("\nChecked against float64 attention in a separate process (%.1f s):\n", c->seconds);
-    printf("  positions compared     %" PRIu64 " of the prompt, evenly spread, and all %" PRIu64 " behind it\n",
+    printf("  positions compared     %" PRIu64 " of the prompt, evenly spread, and all %" PRIu64
+           " behind it\n",
            c->prefill_rows, c->rows - c->prefill_rows);
     printf("  largest difference     %.3g of a logit\n", c->max_abs_diff);
     printf("  tokens that agree      %" PRIu64 " of %" PRIu64 "\n", c->tokens_agree, c->tokens);
