@@ -74,12 +74,13 @@ static bool to_be_placed(const struct coordinator_session *s, uint64_t index)
 // placed past them.
 static uint64_t with_forgotten(const struct coordinator_session *s, uint64_t first)
 {
-    if (!s->floor || !first || coordinator_layout_find(&s->layout, first - 1) ||
+    if (!s->floor || coordinator_layout_lower(&s->layout, first) == first ||
         first > coordinator_forget_chunks(s))
         return first;
-    while (first && !coordinator_layout_find(&s->layout, first - 1))
-        first--;
-    return first;
+    uint64_t hole = 0;
+    while (coordinator_layout_find(&s->layout, hole))
+        hole++;
+    return hole;
 }
 
 bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uint64_t last)
@@ -620,6 +621,7 @@ static void placing_start(struct coordinator_placing *p)
         placing_finish(p, &status);
         return;
     }
+    p->first = with_forgotten(s, p->first); // those that came with the one before it may have been taken back
     bool needed = false;
     for (uint64_t i = p->first; i <= p->last && !needed; i++)
         needed = to_be_placed(s, i);
@@ -654,7 +656,7 @@ void coordinator_place(struct coordinator_session *s, uint64_t first, uint64_t l
 {
     struct coordinator_placing *p = coordinator_alloc(sizeof(*p)), **at = &s->placing;
     *p = (struct coordinator_placing){
-        .s = s, .first = with_forgotten(s, first), .last = last, .bulk = bulk, .fn = fn, .arg = arg};
+        .s = s, .first = first, .last = last, .bulk = bulk, .fn = fn, .arg = arg};
     while (*at)
         at = &(*at)->next;
     *at = p;

@@ -106,6 +106,29 @@ static void what_lies_below_counts_and_is_refused(void **state)
     sim_cluster_free(cluster);
 }
 
+// The chunks below are placed with the first ones past them, which a worker does not take: they come with the next ones, also where
+// these had been asked for before.
+static void what_lies_below_comes_with_whatever_is_placed_first(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = born(cluster, shape_of(2, windows, FLOOR));
+    const struct coordinator_session *s = kept_of(cluster, session);
+    rule_all(cluster, METHOD(LAYOUT_SET), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    struct sim_call *first = sim_open(cluster->client, session, FROM / CHUNK * CHUNK, CHUNK);
+    sim_advance(10 * COMMON_NS_PER_MS);
+    struct sim_call *second = sim_open(cluster->client, session, FROM / CHUNK * CHUNK, 2 * CHUNK);
+    sim_advance(10 * COMMON_NS_PER_MS);
+    sim_serve_fail_held(cluster->workers[0]->loop, COMMON_INTERNAL, "it cannot");
+    ENDS(COMMON_INTERNAL, first);
+    OK(second);
+    assert_int_equal(s->layout.n, FROM / CHUNK + 2);
+    for (uint32_t layer = 0; layer < 2; layer++)
+        fill(cluster, session, layer);
+    answers_threes(cluster, session, 0, END);
+    sim_cluster_free(cluster);
+}
+
 // The floor does not rise while the rest of it is attached, if the first rows of one layer come last.
 static void the_floor_rests_meanwhile(void **state)
 {
@@ -300,6 +323,7 @@ int hermetic_born(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_lies_below_counts_and_is_refused),
+        cmocka_unit_test(what_lies_below_comes_with_whatever_is_placed_first),
         cmocka_unit_test(the_floor_rests_meanwhile),
         cmocka_unit_test(a_layer_that_keeps_all_has_nothing),
         cmocka_unit_test(nothing_but_a_floor),
