@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when a page that users read has more bad words or long lines than words.txt allows, or fewer: then lower the number.
+"""Fails when a page that users read has more bad words or long lines than words.txt allows, or fewer.
 
     tests/tools/check_words.py [--root DIR] [--bounds FILE] [--show FILE] [--write]
 
@@ -27,7 +27,7 @@ from check_includes import list_files
 HERE = os.path.dirname(os.path.abspath(__file__))
 WIDTH = 100
 PAGES = re.compile(r"(README|CONTRIBUTING|SECURITY|CHANGELOG)\.md|docs/[^/]+\.md"
-                   r"|(examples|deploy|deploy/kubernetes|deploy/slurm|client|client/python|coordinator)/README\.md")
+                   r"|(examples|deploy|deploy/kubernetes|deploy/slurm|client|client/python|coordinator|worker)/README\.md")
 
 # name: (pattern, what to write). A space in a pattern is any white space, so that a phrase may cross a line.
 WORDS = {

@@ -77,7 +77,7 @@ class Width(unittest.TestCase):
 
 
 class Run(unittest.TestCase):
-    TREE = {"README.md": "Nobody knows.\n", "docs/A.md": "It is right.\n", "docs/deep/B.md": "anew\n", "worker/README.md": "anew\n"}
+    TREE = {"README.md": "Nobody knows.\n", "docs/A.md": "It is right.\n", "docs/deep/B.md": "anew\n", "common/README.md": "anew\n"}
 
     def run_tool(self, bounds, *more):
         with tempfile.TemporaryDirectory() as root:
@@ -117,7 +117,7 @@ class Run(unittest.TestCase):
         _, out, _ = self.run_tool("", "--show", "README.md")
         self.assertEqual([line.split(": write")[0] for line in out.splitlines()], ["README.md:1: 'Nobody'", "README.md:1: 'knows'"])
         with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
-            self.run_tool("", "--show", "worker/README.md")
+            self.run_tool("", "--show", "common/README.md")
 
     def test_write(self):
         self.assertEqual(self.run_tool("# head\nREADME.md 9\n", "--write")[2].split(), ["#", "head", "README.md", "2"])
