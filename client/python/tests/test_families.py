@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logits of small random models over the service beside those of Transformers' eager attention.
 
-The table in docs/MODELS.md is what this prints: python tests/test_families.py > TABLE
+Here sizes are chosen for each family, and so are those that must be refused. walk.py goes over all families of the library.
+As a program it prints the lines of docs/MODELS.md on models that see images.
 """
 
 from __future__ import annotations
@@ -70,28 +71,11 @@ def test_refused(client, family):
 
 
 def table() -> None:
-    print("| family | holds | largest difference of a logit |\n|---|---|---|")
     with banyan.local_cluster(3, memory="256M", threads=1) as cluster, cluster.connect() as client:
-        for family in FAMILIES:
-            found, spec, states = difference(client, family)
-            kinds = [k for k in dict.fromkeys(spec.table[:-1]) if k is not None]  # the last layer holds the tokens
-            traits = [
-                ("windows", any(k.window for k in kinds)),
-                ("chunked masks", any(k.mask_chunk for k in kinds)),
-                ("soft caps", any(k.soft_cap for k in kinds)),
-                ("latents (MLA)", any(k.v_in_k for k in kinds)),
-                ("sinks", any(len(s) for s in spec.layer_sinks)),
-                ("shared keys", any(s is not None for s in spec.shares)),
-                ("states of the client's", states),
-                ("different heads", len({(k.kv_heads, k.k_dim, k.v_dim) for k in kinds}) > 1),
-            ]
-            print(f"| `{family}` | {', '.join(name for name, has in traits if has) or 'plain layers'} | {found:.1e} |", flush=True)
         for family in VISION:
             found, spec = vision(client, family)
             windows = any(k.window for k in spec.table[:-1] if k is not None)
             print(f"| `{family}` with images | {'windows, blocks' if windows else 'plain layers'} | {found:.1e} |", flush=True)
-        for family, (_, reason) in REFUSED.items():
-            print(f"| `{family}` | — | refused: {reason} |")
 
 
 if __name__ == "__main__":
