@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache
 
 from ..client import Client, Session
 from ..errors import BanyanError, NotFound
-from ..spec import Spec
+from ..spec import Spec, check_placement
 from . import alone, identity, text, tokens
 from .blocks import Ways, ways_of
 from .faces import faces, stateful, windows_of_caches
@@ -87,6 +87,7 @@ class BanyanCache(Cache):
         self._hooks: list[Any] = []
         self._forms: list[Any] = []  # hooks of the forward under way
         self._alike: bool | None = None  # whether the model computes the same from embeddings as from ids; None: not tried
+        check_placement(spec)
         watch_generate()
         model = _unwrapped(model)
         is_model = isinstance(model, PreTrainedModel)
