@@ -158,6 +158,25 @@ enum coordinator_told coordinator_telling_next(struct coordinator_telling *telli
     return COORDINATOR_TOLD_ALL;
 }
 
+// A worker lacks rows of these chunks for good where it is a new process, and of those that have rows of a commit that was
+// answered while the word of it was out (attach.c). False: it had the only copy of one.
+static bool lacks_for_good(struct coordinator_session *s, struct coordinator_worker *w,
+                           const struct proto_range *range)
+{
+    uint64_t ct = s->layout.chunk_tokens;
+    bool others = true;
+    if (w->fresh)
+        return coordinator_failover_cut_short(s, w, range->first, range->count);
+    for (uint32_t i = coordinator_layout_lower(&s->layout, range->first / ct);
+         i < s->layout.n && s->layout.chunks[i].index * ct < range->first + range->count; i++) {
+        const struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        uint32_t copy = coordinator_chunk_copy_at(chunk, w);
+        if (copy < COORDINATOR_COPIES_MAX && chunk->untold & 1u << copy)
+            others = coordinator_failover_cut_short(s, w, chunk->index * ct, ct) && others;
+    }
+    return others;
+}
+
 enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, struct coordinator_session *s,
                                                struct coordinator_worker *w)
 {
@@ -166,13 +185,10 @@ enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, 
     struct proto_status status;
     bool others = true;
     proto_status_from_pb(reply->status, &status);
-    if (w->fresh && status.n_ranges) {
-        for (uint32_t i = 0; i < status.n_ranges; i++)
-            others = coordinator_failover_cut_short(s, w, status.ranges[i].first, status.ranges[i].count) &&
-                     others;
-    } else {
-        others = coordinator_failover_without(s, w, 0, coordinator_session_end(s));
-    }
+    for (uint32_t i = 0; i < status.n_ranges; i++)
+        others = lacks_for_good(s, w, &status.ranges[i]) && others;
+    if (!w->fresh || !status.n_ranges)
+        others = coordinator_failover_without(s, w, 0, coordinator_session_end(s)) && others;
     if (others)
         return COMMON_OK; // they have them
     common_log_error("a worker lacks rows whose commit is durable: %s worker=%s", reply->text, w->name);

@@ -43,7 +43,7 @@ enum coordinator_told coordinator_telling_next(struct coordinator_telling *telli
 
 // What a reply to RowsCommit means. A worker that lacks rows whose commit is durable has been told: its copies are
 // struck off (failover.h). Where it has the only one it is logged, and steps over these rows will say DATA_LOSS; where
-// it is a new process, which lacks them for good, the chunks are lost.
+// it is a new process, or had not heard of the commit, it lacks them for good, and the chunks are lost.
 // s: its layout is still the one that the worker was told.
 enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, struct coordinator_session *s,
                                                struct coordinator_worker *w);

@@ -431,6 +431,46 @@ static void a_commit_of_another_session_is_older(void **state)
     another_is_older(true);
 }
 
+// A holder dies after the commit was durable and before it heard so, and its next process is told all that it should know while
+// another holder's answer is still out: so the commit's rows are in nothing that it is told. They are lost, and known to be.
+static void rows_of_a_commit_that_died_with_their_holder_are_lost(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 0);
+    struct sim_call *opened = sim_open(cluster->client, session, 0, 32);
+    OK(opened);
+    struct sim_worker *dies = holder_of(cluster, session, 0), *slow = holder_of(cluster, session, 16);
+    assert_true(dies != slow);
+    OK(sim_put(cluster->client, opened, 0, 0, 32, 3));
+    rule_all(cluster, METHOD(ROWS_COMMIT), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    struct sim_call *commit = sim_commit(cluster->client, session, 0, 0, 32);
+    sim_advance(10 * COMMON_NS_PER_MS);
+    assert_int_equal(held_all(cluster), 2);
+    sim_worker_kill(dies);
+    sim_worker_start(dies);
+    assert_true(sim_wait_active(cluster, 2));
+    assert_false(commit->done);
+    sim_serve_let_go(slow->loop);
+    OK(commit); // it has happened
+    sim_advance(COMMON_NS_PER_S);
+    const struct coordinator_session *s = kept_of(cluster, session);
+    assert_true(coordinator_layout_find(&s->layout, 0)->lost);
+    assert_false(coordinator_layout_find(&s->layout, 1)->lost);
+    struct sim_call *read = sim_read(cluster->client, session, 0, 31, 1);
+    ENDS(COMMON_DATA_LOSS, read);
+    assert_int_equal(read->first_missing, 0);
+    assert_int_equal(read->count_missing, 16);
+    sim_coordinator_kill(cluster);
+    restart(cluster);
+    assert_true(sim_wait_active(cluster, 2));
+    ENDS(COMMON_DATA_LOSS, sim_read(cluster->client, session, 0, 31, 1));
+    OK(sim_truncate(cluster->client, session, 0));
+    OK(sim_append(cluster->client, session, 0, 0, 32, 1));
+    READS(cluster, session, 32, 32);
+    sim_cluster_free(cluster);
+}
+
 // Rows that a commit of an earlier life has frozen, and a session that changes at one holder while the other one is told all that it
 // should know: it is not told then which commits of this session are over, but by itself afterwards.
 static void a_commit_of_an_earlier_life_and_a_session_that_changes(void **state)
@@ -511,6 +551,7 @@ int hermetic_commits(void)
         cmocka_unit_test(a_refused_commit_whose_end_a_holder_did_not_hear),
         cmocka_unit_test(a_commit_that_ends_before_an_older_one),
         cmocka_unit_test(a_commit_of_another_session_is_older),
+        cmocka_unit_test(rows_of_a_commit_that_died_with_their_holder_are_lost),
         cmocka_unit_test(a_commit_of_an_earlier_life_and_a_session_that_changes),
         cmocka_unit_test(what_the_store_cannot_say_is_open_until_it_can),
     };
