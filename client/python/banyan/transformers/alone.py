@@ -37,11 +37,9 @@ def begin(cache: Any) -> None:
 
 
 def end(cache: Any) -> None:
-    """Of the forward that began last with it, whatever became of it."""
-    for i in range(len(_forwards.caches) - 1, -1, -1):
-        if _forwards.caches[i] is cache:
-            del _forwards.caches[i:]
-            return
+    """Of its forward, whatever became of it; also of one that an interrupt has ended without a word."""
+    if _forwards.caches:
+        _forwards.caches = [other for other in _forwards.caches if other is not cache]
 
 
 @contextmanager

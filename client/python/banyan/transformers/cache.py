@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from ..client import Client, Session
-from ..errors import BanyanError, NotFound
+from ..errors import BanyanError, FailedPrecondition, NotFound
 from ..spec import Spec, check_placement
 from . import alone, identity, text, tokens
 from .blocks import Ways, ways_of
@@ -23,6 +24,7 @@ from .faces import faces, stateful, windows_of_caches
 from .feeding import feed, mask_of
 from .generate import Asked, running, watch_generate
 from .layers import Layer, check_keywords, run_probe, scale_of, sinks_of
+from .leftover import leave, watch
 from .lengths import SHORT, Lengths
 from .masks import Mask
 from .refused import Refused
@@ -77,6 +79,7 @@ class BanyanCache(Cache):
         self._ways = Ways()  # in which tokens may be fed behind others
         self._most = 0  # tokens beyond which the model's window is known to Transformers' cache alone; 0: no such window
         self._goal = 0  # positions of the whole text of which a block is fed
+        self._closed = False
         self._retry: int | None = None  # tokens that a generate() was given which an error has ended
         self._unchecked = False  # resumed, and not compared with a text
         self._dtype: torch.dtype | None = None  # of keys when the model was looked at, where that decides what is held
@@ -93,6 +96,9 @@ class BanyanCache(Cache):
         is_model = isinstance(model, PreTrainedModel)
         if not is_model and not isinstance(model, PreTrainedConfig):
             raise TypeError(f"BanyanCache wants one of Transformers' models or its config, not a {type(model).__name__}")
+        fields = {field.name for field in dataclasses.fields(Spec)} - {"layers", "kv_type", "kinds", "layer_kind", "shares", "layer_sinks"}
+        if unknown := [name for name in spec if name not in fields]:
+            raise TypeError(f"BanyanCache got {unknown[0]}=, which is none of the fields that may be given: {', '.join(sorted(fields))}")
         whole: Any = model.config if is_model else model
         self._config = whole
         if kv_type is not None and kv_type not in _KV_TYPES.values():
@@ -137,10 +143,7 @@ class BanyanCache(Cache):
             raise
 
     def _await_tokens(self, model: Any) -> None:
-        """Of the forward that has begun already: what the model inside is called with, or what is embedded."""
-        if self._ways.positions and self.columns:
-            raise Refused("this model counts positions from zero in each forward: give BanyanCache the model, not its config")
-        self._begin_forward(model, {})
+        """Of a forward that has begun already, perhaps with this cache: what the model inside is called with, or what is embedded."""
         here = weakref.ref(self)
         inside, embedding = getattr(model, "base_model", model), model.get_input_embeddings()
 
@@ -149,17 +152,28 @@ class BanyanCache(Cache):
             for hook in hooks:
                 hook.remove()
             cache = here()
-            if cache is not None:
-                cache._fed = _fed(arguments, keywords) if module is inside else arguments[0] if arguments else None
+            if cache is None:
+                return
+            if module is not inside:
+                cache._fed = arguments[0] if arguments else None
+            elif keywords.get("past_key_values") is cache:
+                cache._begin_late(model, keywords, _fed(arguments, keywords))
 
         hooks = [part.register_forward_pre_hook(called, with_kwargs=True) for part in (inside, embedding) if part is not model]
         self._hooks += hooks
+
+    def _begin_late(self, model: Any, keywords: dict[str, Any], fed: torch.Tensor | None) -> None:
+        """Of a forward whose arguments can no longer be altered."""
+        if self._ways.positions and self.columns and keywords.get("position_ids") is None:
+            raise Refused("this model counts positions from zero in each forward: give BanyanCache the model, not its config")
+        self._begin_forward(model, keywords, fed)
 
     def _drop_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
         self._drop_forms()
+        alone.end(self)
 
     def _drop_forms(self) -> None:
         for hook in self._forms:
@@ -191,6 +205,7 @@ class BanyanCache(Cache):
             cache = here()
             if cache is None:
                 return None
+            alone.end(cache)
             if keywords.get("past_key_values") is cache:
                 fed = _fed(arguments, keywords)
                 cache._begin_forward(module, keywords, fed)
@@ -481,6 +496,7 @@ class BanyanCache(Cache):
 
         generate() feeds what the cache does not have, and wants at least the last token.
         """
+        self._check_open()
         if self._is_awaited(model):
             self._meet(model)
         self._check_weights(glance=True)
@@ -522,6 +538,7 @@ class BanyanCache(Cache):
 
     def begin_filling(self, model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> None:
         """The same for prefill()."""
+        self._check_open()
         if self._is_awaited(model):
             self._meet(model)
         self._check_weights(glance=True)
@@ -633,11 +650,28 @@ class BanyanCache(Cache):
         if self._plan:
             self._check_model()
 
+    def _check_replicas(self, spec: Spec) -> None:
+        if spec.replicas > 1:
+            with contextlib.suppress(BanyanError):  # who may not see the workers is not warned
+                there = sum(worker.state == "active" for worker in self.client.cluster().workers)
+                if 0 < there < spec.replicas:
+                    warnings.warn(
+                        f"replicas={spec.replicas}, and the cluster has {there} workers: each part is at {there} until there are more",
+                        stacklevel=2,
+                    )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Refused("this cache was closed: make a new one; a session with a name is opened by it")
+
     def _begin(self, batch: int) -> Steps:
+        self._check_open()
         if self._steps is None:
             if not self._plan:
                 raise Refused("this cache has not seen its model: give BanyanCache the model, or the config of the model that is called")
             spec, sessions = self._spec(), []
+            self._check_replicas(spec)
+            watch()
             try:
                 for name in self._names(batch):
                     sessions.append(self.client.create(spec, name))
@@ -656,6 +690,8 @@ class BanyanCache(Cache):
     def arrives(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> Tag:
         """An update: the first of a forward puts right what an interrupted one has left."""
         self._begin(keys.shape[0])
+        if not self._open and (model := self._model and self._model()) is not None and self._steps and self._steps.gate is None:
+            self._begin_late(model, {}, self._fed)
         if index not in self._plan:
             raise Refused(f"layer {index} has keys and values, and had none when the model was first looked at")
         if self._dirty and (index in self._done or not self._done):
@@ -699,7 +735,15 @@ class BanyanCache(Cache):
             self._take_pads(mask)
             self._dirty = True
             self._note_tokens(query.shape[0], query.shape[2], tag.keys)
-        o = self._steps.attend(index, layer, module, tag, query, self.columns, self.pads, mask.blocks)
+        try:
+            o = self._steps.attend(index, layer, module, tag, query, self.columns, self.pads, mask.blocks)
+        except FailedPrecondition as error:
+            if "other bytes" not in str(error):
+                raise
+            raise Refused(
+                f"session {self.name!r} has got other tokens behind the {self.columns} that this cache has fed or read: another "
+                "cache or process writes to it. One writes, others use cache.fork(); a new cache sees what is there now"
+            ) from error
         self._done.add(index)
         if len(self._done) == len(self._plan):
             self.columns += query.shape[2]
@@ -807,6 +851,7 @@ class BanyanCache(Cache):
 
     def fork(self, name: str | None = None) -> BanyanCache:
         """Another cache that begins with what this one holds: n answers to one document, which is held once."""
+        self._check_open()
         other = object.__new__(BanyanCache)
         other.__dict__.update(
             self.__dict__, name=name, _named=name is not None, pads=list(self.pads), _done=set(), _dirty=False, _open=False, _hooks=[],
@@ -861,7 +906,8 @@ class BanyanCache(Cache):
         self._steps = None
 
     def close(self) -> None:
-        """Lets go of the sessions. Those with a name live on; those without are deleted."""
+        """Lets go of the sessions. Those with a name live on; those without are deleted. The cache is not used again."""
+        self._closed = True
         self._drop_hooks()
         if self._steps is not None:
             for session in self._steps.sessions:
@@ -871,9 +917,10 @@ class BanyanCache(Cache):
     def __del__(self) -> None:
         if hasattr(self, "_hooks"):
             self._drop_hooks()
-        if not getattr(self, "_named", True):
-            with contextlib.suppress(BanyanError):
-                self.close()
+        steps = getattr(self, "_steps", None)
+        if steps is not None and not getattr(self, "_named", True):
+            self._steps = None
+            leave(self.client, [session.id for session in steps.sessions])
 
     def delete(self) -> None:
         """Deletes the sessions and everything held for them."""

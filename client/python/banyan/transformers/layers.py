@@ -253,7 +253,9 @@ def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, di
     cache = Cache(layers=faces(config, probe))
     probe.local = all(stateful(layer) for layer in cache.layers)
     embedding: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
-    tokens = torch.tensor([[0, min(1, embedding.shape[0] - 1)]], device=embedding.device)
+    # Of a model that accelerate has put elsewhere the weights are meta tensors, and its hooks move what comes in.
+    device = embedding.device if not embedding.is_meta else torch.device("cpu")
+    tokens = torch.tensor([[0, min(1, embedding.shape[0] - 1)]], device=device)
     training = model.training
     model.train(False)
     try:

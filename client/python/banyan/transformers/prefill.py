@@ -53,17 +53,18 @@ def prefill(
 
     positions = input_ids.shape[1] if attention_mask is None else int(attention_mask.long().sum(-1).max())
     # Not inference_mode: the states of layers that stay here are written to again by generate(), outside of it.
-    with torch.no_grad(), cache.toward(positions), _bar(len(parts), block, progress) as done:
+    with torch.no_grad(), cache.toward(positions), _bar(end - begin, len(parts), progress) as done:
         # One after the other until the sessions are there and no sequence is nothing but padding.
         while parts and not (cache.sessions and all(pad < cache.get_seq_length() for pad in cache.pads)):
-            feed(cache, *parts.pop(0))
-            done()
+            part = parts.pop(0)
+            feed(cache, *part)
+            done(part[1] - part[0])
         if overlap and len(parts) > 1 and wave.possible(model, cache, block):
             wave.run(cache, parts, feed, done)
             parts = []
         for part in parts:
             feed(cache, *part)
-            done()
+            done(part[1] - part[0])
     return end - begin
 
 
@@ -82,14 +83,14 @@ def _check_text_alone(model: PreTrainedModel, input_ids: torch.Tensor) -> None:
 
 
 @contextlib.contextmanager
-def _bar(parts: int, block: int, progress: bool | None) -> Iterator[Callable[[], Any]]:
-    """What is to be called after each block."""
+def _bar(tokens: int, parts: int, progress: bool | None) -> Iterator[Callable[[int], Any]]:
+    """What is to be called after each block, with how many tokens it had."""
     if progress is None:
         progress = parts >= 4 and sys.stderr.isatty()
     if not progress:
-        yield lambda: None
+        yield lambda tokens: None
         return
     from tqdm import tqdm
 
-    with tqdm(total=parts, desc="prefill", unit_scale=block, unit=" tokens") as bar:
+    with tqdm(total=tokens, desc="prefill", unit=" tokens") as bar:
         yield bar.update

@@ -97,8 +97,8 @@ class _Turn:
         self._order.passed(layer, self._block)
 
 
-def run(cache: BanyanCache, parts: list[tuple[int, int]], feed: Callable[[BanyanCache, int, int], Any], done: Callable[[], Any]) -> None:
-    """Feeds the parts [begin, end) of a prompt that follow what the cache has. done: after each, in any thread.
+def run(cache: BanyanCache, parts: list[tuple[int, int]], feed: Callable[[BanyanCache, int, int], Any], done: Callable[[int], Any]) -> None:
+    """Feeds the parts [begin, end) of a prompt that follow what the cache has. done: after each, with its tokens, in any thread.
 
     When one fails the cache stands behind the last one before it, as after an interrupted forward.
     """
@@ -115,7 +115,7 @@ def run(cache: BanyanCache, parts: list[tuple[int, int]], feed: Callable[[Banyan
                     faces[which].stand(parts[n][0], _Turn(order, n))
                     feed(faces[which], *parts[n])
                     finished[n] = True
-                    done()
+                    done(parts[n][1] - parts[n][0])
         except BaseException as error:  # raised in the caller's thread
             order.fail(error)
 

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused says the true reason and what to do; what the garbage collector finds makes no calls."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from families import FAMILIES, make  # noqa: E402
+from generating import NEW, models, prompt  # noqa: E402
+from transformers import DynamicCache, StaticCache  # noqa: E402
+
+import banyan  # noqa: E402
+from banyan.guard import Guard  # noqa: E402
+from banyan.transformers import BanyanCache, Refused, prefill  # noqa: E402
+
+
+@pytest.fixture
+def llama():
+    return models()
+
+
+def greedy(model, ids, cache=None, **more):
+    more = {"max_new_tokens": NEW, "do_sample": False, "attention_mask": torch.ones_like(ids), **more}
+    return model.generate(ids, **({} if cache is None else {"past_key_values": cache}), **more)
+
+
+# ---- forwards that are given no BanyanCache, or another one ----
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss", "deepseek_v3", "qwen3_next"])
+def test_a_forward_without_a_cache(client, family):
+    eager, ours = models(family)
+    mask = torch.ones(2, 40, dtype=torch.long)
+    mask[0, :7] = 0
+    with torch.no_grad():
+        for more in ({}, {"attention_mask": mask}):
+            got, want = (m(prompt(2), use_cache=False, **more).logits[:, 7:] for m in (ours, eager))
+            assert (got - want).abs().max() <= 2e-5 * want.abs().max()
+    assert client.sessions() == []
+
+
+def test_caches_of_transformers(client, llama):
+    _, ours = llama
+    with torch.no_grad(), BanyanCache(ours, client):
+        with pytest.raises(Refused, match=r"is given no BanyanCache: give past_key_values=BanyanCache\(...\)"):
+            greedy(ours, prompt())
+        cache = DynamicCache(config=ours.config)
+        ours(prompt(), past_key_values=cache)
+        with pytest.raises(Refused, match="keys that another cache holds"):
+            ours(prompt(1, 1), past_key_values=cache)
+        with pytest.raises(Refused, match=r"another cache holds.*StaticCache"):
+            ours(prompt(), past_key_values=StaticCache(config=ours.config, max_cache_len=64))
+
+
+def test_an_assistant_with_the_same_attention(client, llama):
+    eager, ours = llama
+    assistant = make("llama", {**FAMILIES["llama"], "num_hidden_layers": 1}, "banyan")
+    with BanyanCache(ours, client) as cache:
+        got = greedy(ours, prompt(), cache, assistant_model=assistant)
+    assert got.tolist() == greedy(eager, prompt()).tolist()
+
+
+@pytest.mark.parametrize("more", [{}, {"negative_prompt_ids": prompt(1, 20)}])
+def test_guidance(client, llama, more):
+    eager, ours = llama
+    with BanyanCache(ours, client) as cache:
+        got = greedy(ours, prompt(), cache, guidance_scale=1.5, **more)
+    assert got.tolist() == greedy(eager, prompt(), guidance_scale=1.5, **more).tolist()
+
+
+def test_a_mask_that_was_inferred(client, llama):
+    """Where the token of padding stands in the text."""
+    _, ours = llama
+    ids = prompt()
+    ids[0, 10] = ours.generation_config.pad_token_id
+    with BanyanCache(ours, client) as cache:
+        with pytest.raises(Refused, match=r"given no attention_mask, and Transformers has made one of pad_token_id.*ones_like"):
+            ours.generate(ids, past_key_values=cache, max_new_tokens=2)
+        greedy(ours, ids, cache)
+
+
+# ---- arguments ----
+
+
+def test_fields_that_are_none(client, llama):
+    with pytest.raises(TypeError, match=r"chunk_token=, which is none of the fields.*chunk_tokens"):
+        BanyanCache(llama[1], client, chunk_token=3)
+    assert client.sessions() == []
+
+
+def test_more_replicas_than_workers(llama):
+    _, ours = llama
+    with banyan.local_cluster(1, memory="64M", threads=1) as cluster, cluster.connect() as client, torch.no_grad():
+        cache = BanyanCache(ours, client, replicas=2)
+        with pytest.warns(UserWarning, match="replicas=2, and the cluster has 1 workers"):
+            ours(prompt(), past_key_values=cache)
+        cache.close()
+
+
+def test_a_closed_cache(client, llama):
+    _, ours = llama
+    cache = BanyanCache(ours, client, "book")
+    greedy(ours, prompt(), cache)
+    cache.close()
+    calls = (
+        lambda: greedy(ours, prompt(), cache),
+        lambda: prefill(ours, prompt(), cache),
+        lambda: ours(prompt(), past_key_values=cache),
+        cache.fork,
+    )
+    for call in calls:
+        with torch.no_grad(), pytest.raises(Refused, match="this cache was closed"):
+            call()
+    cache.close()
+    assert [s.name for s in client.sessions()] == ["book"]
+
+
+def test_two_that_write(client, llama):
+    _, ours = llama
+    with torch.no_grad():
+        with BanyanCache(ours, client, "book") as cache:
+            ours(prompt(), past_key_values=cache)
+        one, two = (BanyanCache(ours, client, "book") for _ in range(2))
+        ours(torch.tensor([[7]]), past_key_values=one)
+        with pytest.raises(Refused, match=r"session 'book' has got other tokens behind the 40.*cache.fork\(\)"):
+            ours(torch.tensor([[9]]), past_key_values=two)
+        one.close()
+        two.close()
+
+
+def test_a_bar_that_counts_tokens(client, llama, capsys):
+    with BanyanCache(llama[1], client) as cache:
+        prefill(llama[1], prompt(1, 60), cache, block=16, progress=True)
+    assert "59/59" in capsys.readouterr().err
+
+
+def test_a_model_that_accelerate_has_put_elsewhere(client, llama):
+    accelerate = pytest.importorskip("accelerate")
+    eager, ours = llama
+    want = greedy(eager, prompt())
+    with BanyanCache(ours, client, "book") as cache:
+        out = greedy(ours, prompt(), cache)
+    ours = accelerate.cpu_offload(ours)
+    for given in (ours, ours.config):
+        with BanyanCache(given, client) as cache:
+            assert greedy(ours, prompt(), cache).tolist() == want.tolist()
+    with BanyanCache(ours, client, "book") as cache:  # the same weights, wherever they are
+        greedy(ours, torch.cat((out, torch.tensor([[7]])), dim=1), cache)
+
+
+# ---- what happens by itself ----
+
+
+def test_import_alters_nothing():
+    program = (
+        "from transformers.generation.utils import GenerationMixin as G; before = G.generate; import torch; "
+        "import banyan.transformers; assert G.generate is before; "
+        "assert not torch.nn.modules.module._global_forward_pre_hooks and not torch.nn.modules.module._global_forward_hooks"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
+def test_the_collector_makes_no_calls(client, llama, monkeypatch):
+    _, ours = llama
+    with torch.no_grad():
+        cache = BanyanCache(ours, client)
+        ours(prompt(), past_key_values=cache)
+        (session,) = cache.sessions
+        callers = []
+        delete = banyan.Session.delete
+        monkeypatch.setattr(banyan.Session, "delete", lambda self: callers.append(threading.current_thread()) or delete(self))
+        del session, cache
+        gc.collect()
+        end = time.monotonic() + 60
+        while client.sessions() and time.monotonic() < end:
+            time.sleep(0.01)
+    assert client.sessions() == []
+    assert [t.name for t in callers] == ["banyan-leftover"]
+
+
+def test_the_collector_within_cffi():
+    """It closes sessions, and may run while cffi holds its lock for another thing."""
+    program = (
+        "import banyan, threading; from banyan._abi import ffi, lib; ffi._lock.acquire(); "
+        "thread = threading.Thread(target=lambda: lib.banyan_session_close(ffi.NULL), daemon=True); thread.start(); thread.join(60); "
+        "assert not thread.is_alive()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
+def test_a_guard_within_itself():
+    """A finaliser that runs in the midst of enter(), at every line of it."""
+    for after in range(60):
+        guard, seen, ran = Guard("client"), [], []
+
+        def trace(frame, event, argument, guard=guard, seen=seen, after=after, ran=ran):
+            if frame.f_code.co_filename.endswith("guard.py") and event == "line":
+                seen.append(1)
+                if len(seen) == after:
+                    sys.settrace(None)
+                    guard.close(lambda: ran.append(guard._calls[:]))
+                    return None
+            return trace
+
+        sys.settrace(trace)
+        try:
+            guard.enter()
+            inside = True
+        except banyan.errors.Closed:
+            inside = False
+        finally:
+            sys.settrace(None)
+        if inside:
+            assert not ran or not guard.closed
+            if not guard.closed:
+                guard.close(lambda ran=ran: ran.append([]))
+            guard.leave()
+        assert ran == [[]], after
