@@ -82,7 +82,7 @@ def _glance(x: torch.Tensor) -> torch.Tensor:
     if x.dim() > 1:
         x = x.flatten(1)
         x = torch.cat((x[x.shape[0] // 2], x[:, x.shape[1] // 2]))
-    return _sum(torch.view_as_real(x).flatten() if x.is_complex() else x)
+    return _sum((torch.view_as_real(x) if x.is_complex() else x).flatten())
 
 
 class _Seen(NamedTuple):
