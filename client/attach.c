@@ -210,7 +210,7 @@ static void pause_attach(struct attach *a)
 static bool ticket_refused(const banyan_error *error)
 {
     return error->code == BANYAN_ABORTED || error->code == BANYAN_PERMISSION_DENIED ||
-           error->code == BANYAN_NOT_FOUND || strcmp(error->reason, "OLD_TICKET") == 0;
+           strcmp(error->reason, "OLD_TICKET") == 0;
 }
 
 static void judge_failure(struct attach *a, struct attach_put *put, banyan_code code, bool lost,

@@ -263,7 +263,8 @@ struct client_put {           // a call, a put or a read, that waits its turn on
     struct client_call call;  // method, body, tensors, done: set by the caller
     struct client_peer *peer; // peer.c only, as the rest
     struct client_put *next;
-    // message: NULL unless code is OK
+    // message: NULL unless code is OK. What a worker does not have is UNAVAILABLE: whether there is such a session only the
+    // coordinator says.
     void (*done)(struct client_put *put, banyan_code code, const struct proto_message *message,
                  const banyan_error *error);
     uint64_t timeout_ns;

@@ -188,7 +188,14 @@ static void on_call_done(struct client_call *call, banyan_code code, const struc
     if (!atomic_load(&peer->peers->client->closing))
         send_waiting(peer);
     put_move(put, CLIENT_PUT_OVER);
-    put->done(put, code, message, error); // may free the put
+    // A worker that has not been told its layout yet lacks the session: whether there is one only the coordinator says.
+    if (code == BANYAN_NOT_FOUND) {
+        banyan_error later = *error;
+        later.code = BANYAN_UNAVAILABLE;
+        put->done(put, BANYAN_UNAVAILABLE, message, &later); // may free the put
+        return;
+    }
+    put->done(put, code, message, error); // likewise
 }
 
 static void send_waiting(struct client_peer *peer)

@@ -268,9 +268,8 @@ static banyan_code take_rows(struct reading *r, const struct span *span, uint64_
 static bool may_help(const banyan_error *error, const struct span *span)
 {
     switch (error->code) {
-    case BANYAN_UNAVAILABLE:
+    case BANYAN_UNAVAILABLE: // or the chunk has moved
     case BANYAN_DEADLINE_EXCEEDED:
-    case BANYAN_NOT_FOUND: // the chunk has moved
     case BANYAN_DATA_LOSS:
         return true;
     case BANYAN_RESOURCE_EXHAUSTED: // there, or here

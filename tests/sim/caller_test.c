@@ -21,7 +21,7 @@
 #define TTL_NS    (3 * COMMON_NS_PER_S)
 #define TICKET_NS (5 * COMMON_NS_PER_S)
 
-enum { ROWS = 24, DIM = 4 }; // a chunk and a half
+enum { WORKERS = 2, ROWS = 24, DIM = 4 }; // rows: a chunk and a half
 
 static struct {
     struct sim_cluster *cluster;
@@ -42,7 +42,7 @@ static int setup(void **state)
 {
     (void)state;
     memset(&world, 0, sizeof world);
-    world.cluster = sim_cluster_new(&(struct sim_cluster_options){.workers = 2, .tune = choose});
+    world.cluster = sim_cluster_new(&(struct sim_cluster_options){.workers = WORKERS, .tune = choose});
     sim_cluster_start(world.cluster);
     struct sim_client *client = world.cluster->client;
     struct sim_call *made = sim_create(client, (struct sim_shape){0}, "a");
@@ -157,12 +157,59 @@ static void a_pin_goes_when_its_client_is_dead(void **state)
     runs_to_its_end(caller);
 }
 
+static void refuse_rows(uint32_t method, uint32_t times)
+{
+    for (uint32_t i = 0; i < WORKERS; i++)
+        sim_serve_rule(
+            world.cluster->workers[i]->loop, method,
+            (struct sim_rule){.verdict = SIM_FAIL, .times = times, .code = COMMON_NOT_FOUND, .reason = ""});
+}
+
+// Connects, and reads the session's rows, or puts the same once more.
+static void moves_rows(void *arg)
+{
+    banyan_session *session;
+    float k[ROWS][DIM];
+    bool puts = *(bool *)arg;
+    for (int i = 0; i < ROWS * DIM; i++)
+        k[i / DIM][i % DIM] = 1;
+    for (int i = 0; i < ROWS * DIM; i++)
+        world.v[i / DIM][i % DIM] = puts ? 7 : 0;
+    banyan_options options = {.timeout_ns = 2 * COMMON_NS_PER_S};
+    assert_int_equal(banyan_connect(SIM_COORDINATOR, &options, &world.client, NULL), BANYAN_OK);
+    assert_int_equal(banyan_session_open(world.client, world.session, NULL, &session, NULL), BANYAN_OK);
+    world.code = puts ? banyan_attach(session, 0, 0, ROWS, k, world.v, NULL)
+                      : banyan_read_rows(session, 0, 0, ROWS, k, NULL, world.v, NULL, NULL);
+    banyan_session_close(session);
+    banyan_disconnect(world.client);
+    world.client = NULL;
+}
+
+// A worker that has come back, and has not been told its layout yet, has no session: whether there is one is not for it to say.
+static void a_worker_does_not_say_that_a_session_is_gone(void **state)
+{
+    (void)state;
+    for (int puts = 0; puts < 2; puts++) {
+        uint32_t method = puts ? BANYAN__PB__METHOD__METHOD_CHUNK_PUT : BANYAN__PB__METHOD__METHOD_CHUNK_READ;
+        bool arg = puts;
+        refuse_rows(method, 2);
+        runs_to_its_end(sim_caller_start(moves_rows, &arg));
+        assert_int_equal(world.code, BANYAN_OK);
+        assert_true(world.v[ROWS - 1][0] == 7);
+        refuse_rows(method, 0);
+        runs_to_its_end(sim_caller_start(moves_rows, &arg));
+        assert_true(world.code == BANYAN_UNAVAILABLE || world.code == BANYAN_DEADLINE_EXCEEDED);
+    }
+    assert_int_equal(sim_wait(sim_delete(world.cluster->client, world.session)), COMMON_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_call_blocks_and_the_world_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(a_pin_holds_its_rows, setup, teardown),
         cmocka_unit_test_setup_teardown(a_pin_goes_when_its_client_is_dead, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_worker_does_not_say_that_a_session_is_gone, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
