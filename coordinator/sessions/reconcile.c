@@ -40,13 +40,14 @@ static bool may_have_rows(const struct coordinator_session *s, const struct coor
     return has_rows_to_see(s, chunk) || (fresh && !chunk->known); // nobody can say what was appended to it
 }
 
-// Which process of its name it is, and all that it has lost: the store has both or neither, so that a later life
-// either knows what is lost or finds it out again from a process that is new to it.
+// All that it has lost, and which process of its name it is. What a new process lacks comes out in two steps: chunks are absent
+// when it is asked, and rows are when it is told which are durable. So the store has the process only once all of it is known,
+// with all of it: a later life either knows what is lost or finds it out again from a process that is new to it.
 static void store_news(struct coordinator_sessions *sessions, const struct coordinator_worker *w,
-                       coordinator_store_fn done, void *arg)
+                       uint64_t instance, coordinator_store_fn done, void *arg)
 {
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_worker(batch, w->name, w->instance);
+    coordinator_batch_worker(batch, w->name, instance);
     for (uint32_t i = 0; i < sessions->n_slots; i++) {
         const struct coordinator_session *s = sessions->slots[i];
         for (uint32_t k = 0; s && k < s->layout.n; k++) {
@@ -61,42 +62,61 @@ static void store_news(struct coordinator_sessions *sessions, const struct coord
     coordinator_store_submit(sessions->store, batch, done, arg);
 }
 
+static void news_again(struct coordinator_worker *w, enum common_code code)
+{
+    COMMON_FAILPOINT("news_stored");
+    w->store_again_ns = code == COMMON_OK ? 0 : common_clock_after(STORE_AGAIN_NS);
+}
+
 // A store that cannot be written stops no reading: the worker is told its layouts all the same, and the store
 // again later.
 static void news_stored(void *arg, enum common_code code, const char *text)
 {
-    COMMON_FAILPOINT("news_stored");
     struct coordinator_visit *v = arg;
     v->in_flight--;
+    if (code == COMMON_OK)
+        v->w->stored_instance = v->process;
     if (!coordinator_visit_counts(v)) {
         coordinator_visit_note(v, code, text);
         coordinator_visit_fail(v, "");
         return;
     }
-    if (code == COMMON_OK)
-        v->w->stored_instance = v->w->instance;
-    else if (!v->sessions->core->stopping)
-        common_log_error("the store does not take which process a worker is and what a worker lost; its "
-                         "sessions can be read meanwhile: %s worker=%s",
+    if (code != COMMON_OK && !v->sessions->core->stopping)
+        common_log_error("the store does not take what a worker lost; its sessions can be read meanwhile: %s "
+                         "worker=%s",
                          text, v->w->name);
-    v->w->store_again_ns = code == COMMON_OK ? 0 : common_clock_after(STORE_AGAIN_NS);
+    news_again(v->w, code);
     coordinator_visit_tell(v);
 }
 
-struct late_news {
+struct process_news {
     struct coordinator_worker *w;
     uint64_t instance;
 };
 
-static void late_news_stored(void *arg, enum common_code code, const char *text)
+static void process_stored(void *arg, enum common_code code, const char *text)
 {
-    struct late_news news = *(struct late_news *)arg;
+    struct process_news news = *(struct process_news *)arg;
     free(arg);
     (void)text;
     news.w->visitors--;
     if (code == COMMON_OK)
         news.w->stored_instance = news.instance;
-    news.w->store_again_ns = code == COMMON_OK ? 0 : common_clock_after(STORE_AGAIN_NS);
+    news_again(news.w, code);
+}
+
+static void store_process(struct coordinator_sessions *sessions, struct coordinator_worker *w)
+{
+    struct process_news *news = coordinator_alloc(sizeof(*news));
+    *news = (struct process_news){.w = w, .instance = w->instance};
+    w->visitors++; // its record stays
+    store_news(sessions, w, w->instance, process_stored, news);
+}
+
+void coordinator_visit_store_process(struct coordinator_sessions *sessions, struct coordinator_worker *w)
+{
+    if (w->instance != w->stored_instance)
+        store_process(sessions, w);
 }
 
 void coordinator_reconciles_tick(struct coordinator_sessions *sessions, uint64_t now_ns)
@@ -105,11 +125,8 @@ void coordinator_reconciles_tick(struct coordinator_sessions *sessions, uint64_t
         struct coordinator_worker *w = sessions->cluster->workers[i];
         if (!w || !w->store_again_ns || w->store_again_ns > now_ns || w->state != COORDINATOR_WORKER_ACTIVE)
             continue;
-        struct late_news *news = coordinator_alloc(sizeof(*news));
-        *news = (struct late_news){.w = w, .instance = w->instance};
         w->store_again_ns = 0;
-        w->visitors++; // its record stays
-        store_news(sessions, w, late_news_stored, news);
+        store_process(sessions, w);
     }
 }
 
@@ -187,7 +204,8 @@ static void compare_inventory(struct coordinator_visit *v)
     }
     v->in_flight++;
     coordinator_visit_set_state(v, COORDINATOR_VISIT_STORING);
-    store_news(v->sessions, w, news_stored, v);
+    v->process = v->one ? w->instance : w->stored_instance;
+    store_news(v->sessions, w, v->process, news_stored, v);
 }
 
 // Whether the chunk has not all rows there: what comes to a full one is in its file since long.

@@ -39,6 +39,7 @@ struct coordinator_visit {
     uint32_t n_refused;
     uint64_t listed_bytes; // of the session that came last, what of it has come
     uint32_t n_lost;       // chunks that it has found to be lost
+    uint64_t process;      // STORING: of the worker's, the one that is written with these
 };
 
 // The only way to alter a state; a transition that the table lacks is our bug.
@@ -56,6 +57,10 @@ void coordinator_visit_fail(struct coordinator_visit *v, const char *what);
 
 // Whether the session is one that the worker is told.
 bool coordinator_visit_tells(const struct coordinator_visit *v, const struct coordinator_session *s);
+
+// Of a worker that has been told all, and is ACTIVE: writes which process it is, with all that it has lost, where the store
+// has another one. What it is given from now on comes after that.
+void coordinator_visit_store_process(struct coordinator_sessions *sessions, struct coordinator_worker *w);
 
 // From ASKING or STORING on to its end. The visit may be gone when it returns.
 void coordinator_visit_tell(struct coordinator_visit *v);
