@@ -2,6 +2,7 @@
 #include "tests/sim/sim_files.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,23 @@ struct handle {
     struct sim_files *directory;
     uint64_t life;
 };
+
+// A worker's disk threads run beside each other. Held by one call at a time, and not while `beside` and `syncing` run, which may
+// wait for another call. Recursive: what lists a folder may read in it.
+static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+static bool lock(void)
+{
+    return pthread_mutex_lock(&mutex) == 0;
+}
+
+static void unlock(const bool *locked)
+{
+    if (*locked)
+        pthread_mutex_unlock(&mutex);
+}
+
+#define LOCKED __attribute__((cleanup(unlock), unused)) bool locked = lock()
 
 void sim_files_init(struct sim_files *d)
 {
@@ -30,17 +48,24 @@ void sim_files_end(struct sim_files *d)
     *d = (struct sim_files){0};
 }
 
+static bool is_alive(const struct handle *handle)
+{
+    LOCKED;
+    return handle->life == handle->directory->life;
+}
+
 static struct sim_files *directory_of(struct worker_files *files)
 {
     const struct handle *handle = (struct handle *)files;
     __atomic_add_fetch(&handle->directory->calls, 1, __ATOMIC_RELAXED); // by several threads
-    if (handle->directory->beside && handle->life == handle->directory->life)
+    if (handle->directory->beside && is_alive(handle))
         handle->directory->beside();
-    return handle->life == handle->directory->life ? handle->directory : NULL;
+    return is_alive(handle) ? handle->directory : NULL;
 }
 
 struct sim_file *sim_files_find(struct sim_files *d, const char *name)
 {
+    LOCKED;
     for (size_t i = 0; i < d->n; i++)
         if (strcmp(d->files[i].name, name) == 0)
             return &d->files[i];
@@ -49,6 +74,7 @@ struct sim_file *sim_files_find(struct sim_files *d, const char *name)
 
 size_t sim_files_count(const struct sim_files *d, const char *part)
 {
+    LOCKED;
     size_t n = 0;
     for (size_t i = 0; i < d->n; i++)
         n += strstr(d->files[i].name, part) != NULL;
@@ -131,6 +157,7 @@ static int sim_write(struct worker_files *files, const char *name, uint64_t at, 
                      int n)
 {
     struct sim_files *d = directory_of(files);
+    LOCKED;
     int result = 0;
     if (!d)
         return -EIO;
@@ -147,6 +174,7 @@ static int sim_write(struct worker_files *files, const char *name, uint64_t at, 
 static int64_t sim_read(struct worker_files *files, const char *name, uint64_t at, void *out, size_t len)
 {
     struct sim_files *d = directory_of(files);
+    LOCKED;
     const struct sim_file *file = d ? sim_files_find(d, name) : NULL;
     if (!file)
         return d ? -ENOENT : -EIO;
@@ -162,6 +190,7 @@ static int64_t sim_read(struct worker_files *files, const char *name, uint64_t a
 static int64_t sim_size(struct worker_files *files, const char *name)
 {
     struct sim_files *d = directory_of(files);
+    LOCKED;
     const struct sim_file *file = d ? sim_files_find(d, name) : NULL;
     return file ? (int64_t)file->len : d ? -ENOENT : -EIO;
 }
@@ -169,6 +198,7 @@ static int64_t sim_size(struct worker_files *files, const char *name)
 static int sim_cut(struct worker_files *files, const char *name, uint64_t len)
 {
     struct sim_files *d = directory_of(files);
+    LOCKED;
     if (!d || fails(d, name))
         return -EIO;
     struct sim_file *file = sim_files_find(d, name);
@@ -179,13 +209,21 @@ static int sim_cut(struct worker_files *files, const char *name, uint64_t len)
     return 0;
 }
 
+static size_t length_of(struct sim_files *d, const char *name)
+{
+    LOCKED;
+    const struct sim_file *file = sim_files_find(d, name);
+    return file ? file->len : 0;
+}
+
 static int sim_sync(struct worker_files *files, const char *name)
 {
     struct sim_files *d = directory_of(files);
-    size_t len = d && sim_files_find(d, name) ? sim_files_find(d, name)->len : 0;
+    size_t len = d ? length_of(d, name) : 0;
     if (d && d->syncing)
         d->syncing(); // what is written meanwhile is not synced by this
-    d = d && ((struct handle *)files)->life == d->life ? d : NULL;
+    LOCKED;
+    d = d && is_alive((struct handle *)files) ? d : NULL;
     struct sim_file *file = d ? sim_files_find(d, name) : NULL;
     if (!file)
         return d ? -ENOENT : -EIO;
@@ -206,6 +244,7 @@ static bool is_in(const char *name, const char *folder)
 static int sim_sync_folder(struct worker_files *files, const char *folder)
 {
     struct sim_files *d = directory_of(files);
+    LOCKED;
     size_t left = 0;
     if (!d)
         return -EIO;
@@ -243,6 +282,7 @@ static bool dies(struct sim_files *d)
 static int sim_move(struct worker_files *files, const char *from, const char *to)
 {
     struct sim_files *d = directory_of(files);
+    LOCKED;
     struct sim_file moved, gone;
     if (!d || dies(d))
         return -EIO;
@@ -260,6 +300,7 @@ static int sim_move(struct worker_files *files, const char *from, const char *to
 static int sim_remove(struct worker_files *files, const char *name)
 {
     struct sim_files *d = directory_of(files);
+    LOCKED;
     struct sim_file gone;
     if (!d || dies(d))
         return -EIO;
@@ -274,6 +315,7 @@ static int sim_remove(struct worker_files *files, const char *name)
 static int sim_list(struct worker_files *files, const char *folder, worker_files_fn each, void *arg)
 {
     struct sim_files *d = directory_of(files);
+    LOCKED;
     size_t len = strlen(folder);
     for (size_t i = 0; d && i < d->n; i++)
         if (strncmp(d->files[i].name, folder, len) == 0 && d->files[i].name[len] == '/' &&
@@ -314,6 +356,7 @@ struct worker_files *sim_files_open(struct sim_files *d)
 
 void sim_files_kill(struct sim_files *d)
 {
+    LOCKED;
     d->life++;
 }
 
@@ -345,6 +388,7 @@ static void take_back(struct sim_files *d, const struct sim_change *change)
 void sim_files_power(struct sim_files *d, uint64_t chance)
 {
     enum { SECTOR = 512 };
+    LOCKED;
     sim_files_kill(d);
     d->boots++;
     size_t stays = chance % 3 == 0 ? d->n_changes : (size_t)((chance >> 24) % (d->n_changes + 1));
@@ -374,6 +418,7 @@ static bool is_data(const char *name)
 
 bool sim_files_lose(struct sim_files *d, uint64_t chance)
 {
+    LOCKED;
     struct sim_file gone;
     size_t n = 0;
     for (size_t i = 0; i < d->n; i++)
@@ -388,6 +433,7 @@ bool sim_files_lose(struct sim_files *d, uint64_t chance)
 
 bool sim_files_flip(struct sim_files *d, const char *part, uint64_t chance)
 {
+    LOCKED;
     uint64_t bytes = 0;
     for (int round = 0; round < 2; round++) { // counts, then goes there
         uint64_t at = round && bytes ? chance % bytes : UINT64_MAX;

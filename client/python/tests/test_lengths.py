@@ -183,7 +183,7 @@ def test_blocks_that_leave_a_state_out(client, family):
 
 def test_a_first_forward_of_one_token(client):
     _, ours = pair("recurrent_gemma", FAMILIES["recurrent_gemma"])
-    with torch.no_grad(), BanyanCache(ours, client) as cache, pytest.raises(Refused, match="begin with two"):
+    with torch.no_grad(), BanyanCache(ours, client) as cache, pytest.raises(Refused, match="Begin with two"):
         ours(prompt(1, 1), past_key_values=cache)
 
 

@@ -92,7 +92,7 @@ def test_a_mask_that_was_inferred(client, llama):
 
 
 def test_fields_that_are_none(client, llama):
-    with pytest.raises(TypeError, match=r"chunk_token=, which is none of the fields.*chunk_tokens"):
+    with pytest.raises(TypeError, match="'chunk_token' is unknown: did you mean 'chunk_tokens'"):
         BanyanCache(llama[1], client, chunk_token=3)
     assert client.sessions() == []
 
@@ -207,7 +207,7 @@ def test_a_guard_within_itself():
                 seen.append(1)
                 if len(seen) == after:
                     sys.settrace(None)
-                    guard.close(lambda: ran.append(guard._calls[:]))
+                    guard.close(lambda: ran.append(guard._calls))
                     return None
             return trace
 
@@ -222,6 +222,6 @@ def test_a_guard_within_itself():
         if inside:
             assert not ran or not guard.closed
             if not guard.closed:
-                guard.close(lambda ran=ran: ran.append([]))
+                guard.close(lambda ran=ran: ran.append(0))
             guard.leave()
-        assert ran == [[]], after
+        assert ran == [0], after

@@ -30,7 +30,8 @@ def test_the_same_bits(client, family):
     model, ids = model_of(family), prompt(2, 150)
     answers = []
     for overlap in (False, True):
-        with BanyanCache(model, client, chunk_tokens=16) as cache:
+        # At one worker: over several the order of sums is the plan's, and two sessions may have two plans.
+        with BanyanCache(model, client, chunk_tokens=16, members=1) as cache:
             assert prefill(model, ids, cache, block=16, overlap=overlap) == 149
             assert [t.tolist() for t in cache.tokens()] == ids[:, :149].tolist()
             answers.append(logits_after(model, cache, ids))

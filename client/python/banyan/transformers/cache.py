@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -96,9 +95,6 @@ class BanyanCache(Cache):
         is_model = isinstance(model, PreTrainedModel)
         if not is_model and not isinstance(model, PreTrainedConfig):
             raise TypeError(f"BanyanCache wants one of Transformers' models or its config, not a {type(model).__name__}")
-        fields = {field.name for field in dataclasses.fields(Spec)} - {"layers", "kv_type", "kinds", "layer_kind", "shares", "layer_sinks"}
-        if unknown := [name for name in spec if name not in fields]:
-            raise TypeError(f"BanyanCache got {unknown[0]}=, which is none of the fields that may be given: {', '.join(sorted(fields))}")
         whole: Any = model.config if is_model else model
         self._config = whole
         if kv_type is not None and kv_type not in _KV_TYPES.values():
