@@ -46,10 +46,7 @@ def difference(client, family):
             elif p.numel() and "sinks" not in family:
                 p.add_(torch.randn_like(p) * 0.1)
         ids = torch.randint(3, 128, (2, PROMPT + DECODE))
-        if family in STEPS:
-            want = forward(model, DynamicCache(config=model.config), ids, BLOCKS)
-        else:
-            want = model(ids, use_cache=False).logits
+        want = forward(model, DynamicCache(config=model.config), ids, BLOCKS) if family in STEPS else model(ids, use_cache=False).logits
         model.set_attn_implementation("banyan")
         with BanyanCache(model, client, chunk_tokens=16, members=2) as cache:
             got = forward(model, cache, ids, (PROMPT,) if family in AT_ONCE else BLOCKS)
