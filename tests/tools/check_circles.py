@@ -20,6 +20,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import check_includes
+import ratchet
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PRODUCT = ("common", "proto", "kernels", "reduce", "coordinator", "worker", "client")
@@ -94,19 +95,6 @@ def largest(graph):
     return {room: max([1, *map(len, circles(within(graph, room)))]) for room in rooms(graph)}
 
 
-def read_bounds(path):
-    bounds = {}
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            words = line.split("#")[0].split()
-            if not words:
-                continue
-            if len(words) != 2 or not words[1].isdigit() or words[0] in bounds:
-                sys.exit(f"{path}:{number}: not 'ROOM NUMBER', or a room that stands there already")
-            bounds[words[0]] = int(words[1])
-    return bounds
-
-
 def offences(now, bounds):
     for room, size in sorted(now.items()):
         bound = bounds.get(room, 1)
@@ -117,14 +105,6 @@ def offences(now, bounds):
             yield f"{room}: the largest circle has {size} objects, no longer {bound}: lower it in circles.txt"
     for room in sorted(set(bounds) - set(now)):
         yield f"{room}: stands in circles.txt, and there is no such room"
-
-
-def write_bounds(path, now):
-    with open(path, encoding="utf-8") as file:
-        head = [line for line in file if line.startswith("#")]
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines(head)
-        file.writelines(f"{room:<24} {size}\n" for room, size in sorted(now.items()) if size > 1)
 
 
 def main(arguments=None):
@@ -143,9 +123,9 @@ def main(arguments=None):
             print(f"{len(circle)}: {' '.join(circle)}")
         return 0
     if options.write:
-        write_bounds(options.bounds, now)
+        ratchet.write(options.bounds, ((room, size) for room, size in sorted(now.items()) if size > 1), 24)
         return 0
-    found = list(offences(now, read_bounds(options.bounds)))
+    found = list(offences(now, ratchet.read(options.bounds)))
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

@@ -22,6 +22,7 @@ import re
 import sys
 
 sys.dont_write_bytecode = True
+import ratchet
 from check_includes import list_files
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -110,19 +111,6 @@ def pages(root):
     return {name: read(root, name) for name in sorted(list_files(root)) if PAGES.fullmatch(name)}
 
 
-def read_bounds(path):
-    bounds = {}
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            words = line.split("#")[0].split()
-            if not words:
-                continue
-            if len(words) != 2 or not words[1].isdigit() or words[0] in bounds:
-                sys.exit(f"{path}:{number}: not 'FILE NUMBER', or a file that stands there already")
-            bounds[words[0]] = int(words[1])
-    return bounds
-
-
 def offences(now, bounds):
     for name, found in now.items():
         bound = bounds.get(name, 0)
@@ -135,14 +123,6 @@ def offences(now, bounds):
             yield f"{name}: {len(found)} bad words and long lines, no longer {bound}: lower it in words.txt"
     for name in sorted(set(bounds) - set(now)):
         yield f"{name}: stands in words.txt, and there is no such page"
-
-
-def write_bounds(path, now):
-    with open(path, encoding="utf-8") as file:
-        head = [line for line in file if line.startswith("#")]
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines(head)
-        file.writelines(f"{name:<26} {len(found)}\n" for name, found in now.items() if found)
 
 
 def main(arguments=None):
@@ -160,9 +140,9 @@ def main(arguments=None):
             print(f"{options.show}:{number}: {rule}")
         return 0
     if options.write:
-        write_bounds(options.bounds, now)
+        ratchet.write(options.bounds, ((name, len(found)) for name, found in now.items() if found), 26)
         return 0
-    found = list(offences(now, read_bounds(options.bounds)))
+    found = list(offences(now, ratchet.read(options.bounds)))
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 
