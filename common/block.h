@@ -19,9 +19,9 @@
 //   - taken by another owner than its last: before it is handed out;
 //   - kept when rows have gone for good (common_block_hand_over: a session, a chunk or a layer was dropped), or handed out
 //     before that and given back after it: within a second, or before it is handed out, whichever is first;
-//   - kept, and asked for by nobody for a second or two;
+//   - kept, and not requested for a second or two;
 //   - given back to the system.
-// A wipe is of the bytes that were asked for since the last one: nobody writes to others.
+// A wipe is of the bytes that were asked for since the last one: no other bytes are written.
 //
 // Any thread, unless said otherwise.
 #ifndef COMMON_BLOCK_H
@@ -49,7 +49,7 @@ void common_block_give(void *block);    // NULL is allowed
 void common_block_hand_over(void);
 
 // Wipes what is to be wiped among the kept blocks, at most some `most` bytes: true when there is more. `age`: a period of about a
-// second has passed since the last call with it; what nobody has asked for in a whole one is wiped, too.
+// second has passed since the last call with it; what was not requested in a whole one is wiped, too.
 bool common_block_clean(size_t most, bool age);
 
 #endif

@@ -21,7 +21,7 @@ struct coordinator_options {
     const char *cluster;          // name, for people
     const char *const *endpoints; // to listen on, ending with NULL
     const struct common_secret *secret;
-    const char *token; // whoever presents it is an admin (docs/TENANTS.md); NULL: none
+    const char *token; // a client that presents it is an admin (docs/TENANTS.md); NULL: none
     bool insecure;     // other addresses than loopback may be listened on without TLS or a token
     // Its certificate, for tls:// and nng+tls:// and to dial workers; a reference is taken; NULL: none
     struct common_tls *tls;

@@ -181,7 +181,7 @@ static void take_engine(struct coordinator_plan *plan)
              of->engine, of->group_size);
 }
 
-// Plans are made anew every few seconds then.
+// Plans are then remade every few seconds.
 static void log_no_tree(struct coordinator_cluster *cluster, uint32_t workers, uint32_t edges)
 {
     uint64_t now = common_clock_ns();

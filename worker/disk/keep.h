@@ -34,7 +34,7 @@ struct worker_logged { // of a session
 
 // `mended`: of a file that has not taken something, the batch in which it is written anew. Who waits for a batch before that one
 // cannot rely on the file.
-#define WORKER_NOT_MENDED UINT64_MAX // it has not been written anew yet
+#define WORKER_NOT_MENDED UINT64_MAX // it has not been rewritten yet
 
 // It is written anew in this batch, where that is to be.
 static inline void worker_mend(uint64_t *mended, uint64_t batch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of caches that nobody has closed: the garbage collector hands them over, and a thread deletes them.
+"""Sessions of caches that were not closed: the garbage collector hands them over, and a thread deletes them.
 
 The collector may run anywhere, also within a call of the same client: it must not make one.
 """
