@@ -106,7 +106,7 @@ typedef struct banyan_options {
 // the token file, or one of the certificates', does not exist. What travels over TCP carries checksums, unless BANYAN_CHECKSUMS says "never";
 // "always": over unix sockets, too. An answer that was damaged on its way is UNAVAILABLE.
 // Spans of items with a traceparent are exported where BANYAN_TRACE_FILE, or OpenTelemetry's variables with the protocol
-// http/json, say so (docs/TRACING.md); INVALID_ARGUMENT when that file cannot be opened.
+// http/json, say so (docs/operating/tracing.md); INVALID_ARGUMENT when that file cannot be opened.
 // The endpoint may be a list, A,B, of coordinators that may serve the cluster, one at a time. Calls go to the one that
 // serves, and on to another when that one does, as after a lost connection: only calls that may be sent twice.
 BANYAN_API banyan_code banyan_connect(const char *endpoint, const banyan_options *options,
@@ -130,7 +130,7 @@ typedef enum banyan_kv_type {
     BANYAN_F16 = 2,  // IEEE binary16
     BANYAN_BF16 = 3, // bfloat16
     // Quantised: one byte an element, and one float32 scale per token and KV head, for K and for V. Answers
-    // are exact for the elements scale * code; what quantising itself costs is in docs/PRECISION.md.
+    // are exact for the elements scale * code; what quantising itself costs is in docs/internals/precision.md.
     BANYAN_INT8 = 4, // int8_t -128 .. 127
     BANYAN_FP8 = 5,  // OCP FP8 e4m3: bias 7, no infinities, 0x7f and 0xff NaN, largest 448
 } banyan_kv_type;
@@ -343,7 +343,7 @@ BANYAN_API banyan_code banyan_read_rows(banyan_session *session, uint32_t layer,
 // ---- attend -------------------------------------------------------------------------------------
 
 // Attention mass: which part of a row's attention each part of the context took. The mass of a part is
-// exp(lse of its keys alone - lse of all), its posterior probability (docs/ENERGY.md). It costs up to one
+// exp(lse of its keys alone - lse of all), its posterior probability (docs/concepts/energy.md). It costs up to one
 // and a half times the step itself; o and lse have the same bits with and without it. Values are float32,
 // each row and head adds up: bins + sink = workers + sink = 1, to rounding; 0 everywhere where a row saw
 // nothing, NaN where its lse is.
@@ -412,7 +412,7 @@ typedef struct banyan_item {
     // missing from the answers of one call. A coordinator that does not know of it answers exactly or with an error.
     banyan_partial *partial;
     // NULL: none. Else the W3C trace context of the span that this item is a part of, the header traceparent's value
-    // (docs/TRACING.md): "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01". Where its flags say sampled, spans are made
+    // (docs/operating/tracing.md): "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01". Where its flags say sampled, spans are made
     // of the item in every process that has a part in it. Anything malformed is INVALID_ARGUMENT. Read before the call returns.
     const char *traceparent;
     // Results
@@ -526,7 +526,7 @@ typedef struct banyan_cluster_info {
     uint32_t n_endpoints; // where the coordinator listens, as its machine says it: 0.0.0.0 is all addresses
     char endpoints[16][300];
     bool needs_token; // of clients
-    // Of this client: whose sessions it sees, and what it may (docs/TENANTS.md); "": a coordinator of an older build
+    // Of this client: whose sessions it sees, and what it may (docs/operating/tenants.md); "": a coordinator of an older build
     char tenant[65], access[17];
     char pass[129]; // of operators and admins: what workers take in the place of a token, for 10 minutes
 } banyan_cluster_info;
@@ -567,7 +567,7 @@ banyan_quarantine_list_free(banyan_quarantine_list *list); // what it points to;
 BANYAN_API banyan_code banyan_quarantine_drop(banyan_client *client, const char *worker, uint64_t session,
                                               uint64_t *sessions, uint64_t *bytes, banyan_error *error);
 
-// Tokens: who may be a client, as which tenant, and what for (docs/TENANTS.md). For admins; the first one is made where there
+// Tokens: who may be a client, as which tenant, and what for (docs/operating/tenants.md). For admins; the first one is made where there
 // is none, by whoever reaches the coordinator then.
 typedef struct banyan_token_info {
     uint64_t id;
@@ -595,7 +595,7 @@ BANYAN_API void banyan_token_list_free(banyan_token_list *list); // what it poin
 BANYAN_API banyan_code banyan_token_revoke(banyan_client *client, const char *name, uint64_t id,
                                            banyan_error *error);
 
-// What a tenant may have, and has (docs/QUOTAS.md). What would be more is refused: RESOURCE_EXHAUSTED, reason QUOTA.
+// What a tenant may have, and has (docs/operating/quotas.md). What would be more is refused: RESOURCE_EXHAUSTED, reason QUOTA.
 typedef struct banyan_quota {
     char name[32];          // "bytes", "sessions", "steps_per_s", "steps_in_flight", "connections", "watches"
     uint64_t max;           // 0: no limit
@@ -662,7 +662,7 @@ BANYAN_API banyan_code banyan_events_read(banyan_client *client, const banyan_ev
                                           banyan_events *out, banyan_error *error);
 BANYAN_API void banyan_events_free(banyan_events *events); // what it points to; NULL is allowed
 
-// A copy of the coordinator's store as it is at one moment, while it serves (docs/BACKUP.md). write takes it piece by
+// A copy of the coordinator's store as it is at one moment, while it serves (docs/operating/backup.md). write takes it piece by
 // piece, in order, on the calling thread; 0 ends it (CANCELLED). RESOURCE_EXHAUSTED: another one is being taken.
 // DATA_LOSS: it did not come as it was sent. What was written before any error is of no use.
 typedef struct banyan_backup {

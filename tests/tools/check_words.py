@@ -27,7 +27,7 @@ from check_includes import list_files
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WIDTH = 100
-PAGES = re.compile(r"(README|CONTRIBUTING|SECURITY|CHANGELOG)\.md|docs/[^/]+\.md"
+PAGES = re.compile(r"(README|CONTRIBUTING|SECURITY|CHANGELOG)\.md|docs/(?!measurements/)([^/]+/)*[^/]+\.md"
                    r"|(examples|deploy|deploy/kubernetes|deploy/slurm|client|client/python|coordinator|worker)/README\.md")
 
 # name: (pattern, what to write). A space in a pattern is any white space, so that a phrase may cross a line.

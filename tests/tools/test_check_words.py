@@ -77,7 +77,7 @@ class Width(unittest.TestCase):
 
 
 class Run(unittest.TestCase):
-    TREE = {"README.md": "Nobody knows.\n", "docs/A.md": "It is right.\n", "docs/deep/B.md": "anew\n", "common/README.md": "anew\n"}
+    TREE = {"README.md": "Nobody knows.\n", "docs/A.md": "It is right.\n", "docs/measurements/B.md": "anew\n", "common/README.md": "anew\n"}
 
     def run_tool(self, bounds, *more):
         with tempfile.TemporaryDirectory() as root:

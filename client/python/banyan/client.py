@@ -245,7 +245,7 @@ class Client:
 
         Items fail alone. The first failure is raised, unless `return_errors`: then errors stand where answers would.
         traceparent: the W3C trace context that the call is a part of; None: OpenTelemetry's current span, in a program that
-        has imported opentelemetry and is in one (docs/TRACING.md).
+        has imported opentelemetry and is in one (docs/operating/tracing.md).
         """
         call = Call(items, traceparent)
         call.enter()
@@ -398,8 +398,9 @@ class Client:
             yield from page.events
 
     def create_token(self, name: str, access: str, tenant: str | None = None, life: float | None = None) -> str:
-        """A new token for clients, here and never again (docs/TENANTS.md). access: read-only, user, operator or admin. life: seconds.
+        """A new token for clients, here and never again (docs/operating/tenants.md).
 
+        access: read-only, user, operator or admin. life: seconds.
         An admin's call; the first token must be an admin's. PermissionDenied: this client's token is none.
         """
         out = ffi.new("char[65]")
