@@ -446,9 +446,9 @@ static void damaged_files_are_refused(void **state)
         w.bytes[0][i] ^= (uint8_t)(1 << i % 8);
     }
     put_bytes(FIRST, w.bytes[0], len - 1);
-    refused_with(COMMON_INVALID_ARGUMENT, "was cut");
+    refused_with(COMMON_INVALID_ARGUMENT, "was truncated");
     put_bytes(FIRST, w.bytes[0], 0);
-    refused_with(COMMON_INVALID_ARGUMENT, "was cut");
+    refused_with(COMMON_INVALID_ARGUMENT, "was truncated");
     unlink(path_of(FIRST));
     refused_with(COMMON_NOT_FOUND, "No such file");
     assert_int_equal(symlink("/etc/passwd", path_of(FIRST)), 0);
@@ -514,7 +514,7 @@ static void damaged_compression_is_refused(void **state)
     fclose(file);
     assert_int_equal(len, w.files[0].stored);
     put_bytes(first, packed, len - 3);
-    refused_with(COMMON_INVALID_ARGUMENT, "was cut");
+    refused_with(COMMON_INVALID_ARGUMENT, "was truncated");
     for (size_t i = 0; i < len; i++) {
         packed[i] ^= 0x10;
         put_bytes(first, packed, len);
