@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What may stand where the cursor is on a command line that is being typed. The scripts of the shells
-// (client/completion/) ask a program itself, so that they know what its tables of options know:
+// (client/ctl/completion/) ask a program itself, so that they know what its tables of options know:
 //
 //     PROGRAM --complete WORD...      the words behind the program's name up to the cursor; the last one is being
 //                                     typed, and may be empty
