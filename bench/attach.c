@@ -55,7 +55,7 @@ static bool attach_once(const struct harness_cluster *cluster, banyan_client *cl
     return ok;
 }
 
-// An authority and certificates as harness_options.tls wants them.
+// An authority and certificates in the form of harness_options.tls.
 static void make_certificates(const char *dir)
 {
     char from[300], to[300];

@@ -133,7 +133,7 @@ static bool flood_end(pid_t pid)
 
 // ---- the quiet one ------------------------------------------------------------------------------
 
-// As an admin sees it: tenants are not told of each other's.
+// As an admin sees it: tenants do not see each other's.
 static uint64_t frames_so_far(const char *endpoint)
 {
     banyan_client *client;
@@ -147,7 +147,7 @@ static uint64_t frames_so_far(const char *endpoint)
     return frames;
 }
 
-// *frames: that the coordinator has sent for each of them, whoever's.
+// *frames: that the coordinator has sent for each of them, of any tenant.
 static bool steps(const char *endpoint, const char *token_file, uint64_t n, struct common_histogram *out,
                   double *frames)
 {

@@ -480,7 +480,7 @@ static banyan_code attach(banyan_session *session, uint32_t layer, uint64_t firs
     common_loop_mail(session->client->loop, &a.mail, attach_start, &a);
     keep_sums(&a);
     client_wait_for(&a.wait);
-    if (a.code != BANYAN_OK) // what of it is there, nobody knows
+    if (a.code != BANYAN_OK) // what of it has arrived is unknown
         client_sums_forget(&session->sums, layer, first, count);
     if (a.code != BANYAN_OK && error)
         *error = a.error;

@@ -275,7 +275,7 @@ static enum ctl_exit run_all(struct run *r)
     return CTL_OK;
 }
 
-// Before anything is sent: a cluster that is full to the brim serves nobody.
+// Before anything is sent: a cluster that is full to the brim cannot serve.
 static enum ctl_exit check_room(struct ctl *ctl, uint64_t bytes)
 {
     banyan_cluster_info info;
@@ -289,7 +289,7 @@ static enum ctl_exit check_room(struct ctl *ctl, uint64_t bytes)
         if (strcmp(w->state, "active") == 0 && !w->draining && w->capacity_bytes > w->used_bytes)
             room += w->capacity_bytes - w->used_bytes;
     }
-    bool told = info.n_workers > 0 || strcmp(info.access, "user") != 0; // users are told of no workers
+    bool told = info.n_workers > 0 || strcmp(info.access, "user") != 0; // users see no workers
     banyan_cluster_info_free(&info);
     if (bytes <= room || !told)
         return CTL_OK;

@@ -57,7 +57,7 @@ bool ctl_context_name_valid(const char *name);
 
 // ---- ctl_contexts_edit.c ----------------------------------------------------------------------------------
 
-// Each writes the file anew, whole or not at all, and leaves *contexts as it was read: load again.
+// Each rewrites the file, completely or not at all, and leaves *contexts as it was read: load again.
 // UNAVAILABLE: it cannot be written.
 enum common_code ctl_contexts_use(const struct ctl_contexts *contexts, const char *name,
                                   struct common_error *err);

@@ -116,7 +116,8 @@ static enum ctl_exit find_endpoint(const banyan_cluster_info *info, const struct
 
 // ---- the secret -------------------------------------------------------------------------------------------
 
-// The cluster's secret where it lies on this machine, as daemons look for it. That it is this cluster's nobody checks.
+// The cluster's secret where it lies on this machine, as daemons look for it. Whether it is this cluster's is
+// not checked.
 static enum ctl_exit find_secret(struct join *out)
 {
     struct common_secret secret;

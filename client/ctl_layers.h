@@ -8,8 +8,8 @@
 
 #define CTL_LAYERS_ALL UINT64_MAX
 
-// Finds the tensors of layer `only`, or of all that are there, and checks them against the spec; what is wrong is told on
-// stderr. layers: [spec->layers], zeroed. *n_layers: how many of them have K.
+// Finds the tensors of layer `only`, or of all that are there, and checks them against the spec; what is
+// wrong is reported on stderr. layers: [spec->layers], zeroed. *n_layers: how many of them have K.
 enum ctl_exit ctl_layers_collect(const struct common_safetensors *file, const banyan_spec *spec,
                                  uint64_t only, struct ctl_kv *layers, uint32_t *n_layers);
 

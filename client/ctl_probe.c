@@ -153,7 +153,7 @@ static bool exchange_tls(struct common_tls_link *link, int fd, const char *reque
     return got > 0;
 }
 
-// Over https://. Its exit code and words are told.
+// Over https://. Its exit code and words are passed on.
 static enum ctl_exit ask_tls(const struct ctl *ctl, const char *host, int fd, const char *request,
                              char text[ANSWER_MAX + 1], uint64_t deadline_ns)
 {

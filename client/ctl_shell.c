@@ -110,7 +110,7 @@ static void offer_contexts(const char *before, const char *text)
     ctl_contexts_free(&contexts);
 }
 
-// As common_typing_option, which knows no contexts.
+// As common_typing_option, which has no contexts.
 static bool offer_option(const struct common_typing *typing)
 {
     static const char inline_name[] = "--context=";

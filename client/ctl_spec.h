@@ -19,7 +19,7 @@ ctl_spec_lines(const banyan_spec *spec); // a list of lines, one a kind; where l
                                          // field of its own
 
 struct ctl_spec_file;
-// Reads a file; what the spec points to lives until the file is freed. Told on stderr.
+// Reads a file; what the spec points to lives until the file is freed. Reports a failure on stderr.
 enum ctl_exit ctl_spec_read(const char *path, banyan_spec *spec, struct ctl_spec_file **out);
 // The same of JSON that is there already. NULL: *wrong names the field that is wrong, or it is NULL: out of memory.
 struct ctl_spec_file *ctl_spec_parse(const json_t *from, banyan_spec *spec, const char **wrong);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on many files, a few at a time: threads, progress on a terminal, and an end in between when the user wants it.
+// Work on many files, a few at a time: threads, progress on a terminal, and an early end when the user asks
+// for it.
 #ifndef CLIENT_CTL_WORK_H
 #define CLIENT_CTL_WORK_H
 
@@ -16,7 +17,7 @@ struct ctl_problem { // why a piece of work failed
 // Fills it in, and return what it has as exit code.
 enum ctl_exit ctl_problem_file(struct ctl_problem *problem, const struct common_error *err);
 enum ctl_exit ctl_problem_cluster(struct ctl_problem *problem, const banyan_error *error);
-// Tells it on stderr.
+// Reports it on stderr.
 enum ctl_exit ctl_problem_tell(const struct ctl_problem *problem);
 
 struct ctl_work {

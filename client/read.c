@@ -136,7 +136,7 @@ static void on_asked(struct client_call *call, banyan_code code, const struct pr
     banyan_error wrong;
     r->asking = false;
     if (code == BANYAN_UNAVAILABLE && r->code == BANYAN_OK && common_clock_left(r->deadline_ns) > 0) {
-        rest(r); // a worker is away, or is being struck off
+        rest(r); // a worker is away, or is being removed
     } else if (code == BANYAN_DEADLINE_EXCEEDED && r->why.code != BANYAN_OK) {
         read_fail(r, &r->why); // what has kept the rows from arriving
     } else if (code != BANYAN_OK) {

@@ -59,7 +59,8 @@ struct snapshot {
 
 // Bytes of a token's K and V of the layer, scales included; 0: it has no rows of its own.
 uint64_t snapshot_row_bytes(const struct snapshot_shape *shape, uint32_t layer);
-// Tokens of one file of the layer that is to have at most `bytes` of rows (or one row): whole chunks where one fits.
+// Tokens of one file of the layer that should have at most `bytes` of rows (or one row): whole chunks where
+// one fits.
 uint64_t snapshot_file_tokens(const struct snapshot_shape *shape, uint32_t layer, uint64_t bytes,
                               uint64_t chunk_tokens);
 

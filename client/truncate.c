@@ -75,7 +75,8 @@ static banyan_code settle(struct banyan_session *session, uint64_t timeout_ns, b
     if (reply.cut == doubted) // it was done
         atomic_store(&session->incarnation, reply.incarnation);
     if (reply.cut == doubted || reply.cut == request.cut)
-        cuts->last = reply.cut; // else somebody else has truncated: this hold's next calls are told so
+        cuts->last =
+            reply.cut; // else another client has truncated: the next calls on this handle fail with that
     cuts->ended++;
     atomic_store(&cuts->doubted, 0);
     return BANYAN_OK;

@@ -242,8 +242,8 @@ void common_daemon_make_folders(const char *path);
 // Writes one line, in the place of what was there: complete or not at all. FAILED_PRECONDITION.
 enum common_code common_daemon_write_ready(const char *path, const char *line, struct common_error *err);
 
-// For main. What parsing returned as an exit code, told on stderr: CLEAN after --help and --version, USAGE for
-// INVALID_ARGUMENT, START for the rest.
+// For main. What parsing returned as an exit code, reported on stderr: CLEAN after --help and --version,
+// USAGE for INVALID_ARGUMENT, START for the rest.
 enum common_daemon_exit common_daemon_refuse(const char *program, enum common_code code,
                                              const struct common_error *err);
 
@@ -252,7 +252,7 @@ enum common_daemon_exit common_daemon_refuse(const char *program, enum common_co
 enum common_code common_daemon_trace(const struct common_daemon *daemon, struct common_loop *loop,
                                      const char *service, const char *instance, struct common_tracer **out,
                                      struct common_error *err);
-// After SIGHUP: takes where spans go from what was parsed again; NULL: the file is opened anew, and that is all. What cannot
+// After SIGHUP: takes where spans go from what was parsed again; NULL: only the file is reopened. What cannot
 // be taken is said in the log, and nothing has changed then.
 void common_daemon_retrace(const struct common_daemon *fresh, struct common_tracer *tracer);
 

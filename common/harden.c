@@ -64,7 +64,7 @@ static void on_refused(int number, siginfo_t *info, void *context)
     n = append(line, n, sizeof line, told.after);
     ssize_t written = write(STDERR_FILENO, line, n);
     (void)written;
-    // SA_RESETHAND has taken this handler away, and the filter lets nobody set another.
+    // SA_RESETHAND has taken this handler away, and the filter allows no other.
     syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), SIGSYS);
     _exit(128 + SIGSYS);
 }

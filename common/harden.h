@@ -33,8 +33,8 @@ enum common_seccomp {
 enum common_harden_set { // of calls that are allowed
     COMMON_HARDEN_PLAIN,
     COMMON_HARDEN_PLACED, // and those that bind threads to cores and memory to nodes
-    // Libraries run in this process that nobody can list the calls of (CUDA, NCCL, MPI): what is not known to be hostile is
-    // allowed, and they may start programs.
+    // Libraries whose calls cannot be listed run in this process (CUDA, NCCL, MPI): what is not known to be
+    // hostile is allowed, and they may start programs.
     COMMON_HARDEN_MODULES,
 };
 

@@ -75,7 +75,7 @@ static size_t rules_of(uint32_t pid, uint32_t end, const struct rule **out)
         {__NR_mprotect, 2, MASK_NOT_ALL, 1, {PROT_EXEC}, ERRNO(EACCES)},
         // A thread, and no process. clone3, whose flags are in memory, fails: libraries go on with clone then.
         {__NR_clone, 0, MASK_ALL, 1, {CLONE_VM | CLONE_THREAD | CLONE_SIGHAND}, end},
-        // Nobody takes the handler away that says what ended the process.
+        // The handler that says what ended the process cannot be removed.
         {__NR_rt_sigaction, 0, NONE_OF, 1, {SIGSYS}, ERRNO(EPERM)},
         {__NR_tgkill, 0, ONE_OF, 1, {pid}, end},
         {__NR_kill, 0, ONE_OF, 1, {pid}, end},

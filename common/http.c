@@ -304,7 +304,7 @@ static uint16_t port_of(evutil_socket_t fd)
                                           : ((struct sockaddr_in *)&at)->sin_port);
 }
 
-// One for each connection, so that certificates that are read anew hold for those that come. NULL: evhttp makes a plain one.
+// One for each connection, so that reloaded certificates apply to new ones. NULL: evhttp makes a plain one.
 static struct bufferevent *make_connection(struct event_base *base, void *arg)
 {
     const struct common_http *http = arg;

@@ -55,8 +55,9 @@ struct common_http_pages {
     void *daemon, *answerer;
 };
 
-// Listens on HOST:PORT of --http, port 0: any; so that a daemon knows that it can before it is made and says that it is
-// ready. INVALID_ARGUMENT: no HOST:PORT. ALREADY_EXISTS: the address is taken, or not this machine's. RESOURCE_EXHAUSTED.
+// Listens on HOST:PORT of --http, port 0: any; so that a daemon finds out that it can before it is made and
+// says that it is ready. INVALID_ARGUMENT: no HOST:PORT. ALREADY_EXISTS: the address is taken, or not this
+// machine's. RESOURCE_EXHAUSTED.
 enum common_code common_http_new(struct common_loop *loop, const char *address, struct common_http **out,
                                  struct common_error *err);
 // From now on it speaks HTTPS, and nothing else, with what `tls` has at each connection's start; a reference is taken. wants_certs: callers must show
@@ -83,7 +84,7 @@ enum common_http_value common_http_query(const char *query, const char *word, ch
 
 // Whether a Host header names this host, with any port or none: "localhost:80" is "localhost". "[::1]" keeps its brackets.
 bool common_http_host_is(const char *header, const char *host);
-// Whether it names an address, not a name that somebody's DNS could send here.
+// Whether it names an address, not a name that a foreign DNS could point here.
 bool common_http_host_is_address(const char *header);
 
 #endif

@@ -37,8 +37,8 @@ static bool tell(const char *bytes, size_t len)
                              sizeof address) == (ssize_t)len;
 }
 
-// A pipe that can be written has a free page, and a socket three quarters of its buffer: a line fits. Its O_NONBLOCK is no
-// way: it belongs to whoever else has this stderr. Files and terminals are waited for.
+// A pipe that can be written has a free page, and a socket three quarters of its buffer: a line fits. Its
+// O_NONBLOCK is no way: it belongs to other users of this stderr. Files and terminals are waited for.
 static bool fits(void)
 {
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};

@@ -19,8 +19,9 @@ struct common_secret {
 };
 
 // Reads a secret file (64 hex digits and a newline). Refuses a file that others may read or write (mode &
-// 077), a symbolic link, another owner, other contents. A process that is not root's takes those of root's files,
-// too, that nobody else can write and that a group of the process may read (0440, 0640). NOT_FOUND when it is absent.
+// 077), a symbolic link, another owner, other contents. A process that is not root's takes those of root's
+// files, too, that only root can write and that a group of the process may read (0440, 0640). NOT_FOUND when
+// it is absent.
 enum common_code common_secret_load(const char *path, struct common_secret *out, struct common_error *err);
 
 // As load, but makes the file (mode 0600, O_EXCL, complete or not at all) when it is absent.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who we are and whom we believe, for TLS: a certificate with its key, and the certificates of authorities. Connections
-// take it from here (tls_link.h); what is read anew holds for those that come, the others go on with what they have.
+// Our identity and the authorities that we trust, for TLS: a certificate with its key, and the certificates
+// of authorities. Connections take it from here (tls_link.h); reloaded ones apply to new connections, the
+// others keep theirs.
 //
 // TLS 1.3 alone, AES-GCM or ChaCha20-Poly1305, X25519 or P-256; no compression, no tickets, no early data, no
-// renegotiation. For peers of nng's TLS, which knows no 1.3: 1.2 as well, with ephemeral keys and the same ciphers only.
+// renegotiation. For peers of nng's TLS, which has no 1.3: 1.2 as well, with ephemeral keys and the same
+// ciphers only.
 //
 // A certificate may say in subjectAltName, as URIs, what its owner may be. Which URIs mean what is the caller's.
 //
@@ -25,9 +27,9 @@ struct common_tls_files {
     const char *cert; // ours, first, and those between it and the authority's. NULL: we show none (a client)
     const char
         *key; // of `cert`, not encrypted; its file is guarded as secrets are (secret.h). NULL like `cert`
-    const char *
-        ca; // whom we believe: one or several authorities. Lists of revoked certificates (CRL) in it are heeded:
-            // then there must be one, not outdated, of every authority
+    const char
+        *ca; // trusted authorities: one or several. Lists of revoked certificates (CRL) in it are heeded:
+             // then there must be one, not outdated, of every authority
 };
 
 // Reads the files; may block on them. INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED or FAILED_PRECONDITION (our
@@ -57,8 +59,8 @@ struct common_tls_text {
 };
 void common_tls_text(const struct common_tls *tls, struct common_tls_text *out);
 
-// What a connection is made from, for who drives OpenSSL himself (HTTP). Borrowed until the next reload: a connection
-// has a reference of its own. It asks for no peer's certificate unless the connection says so.
+// What a connection is made from, for code that drives OpenSSL itself (HTTP). Borrowed until the next reload:
+// a connection has a reference of its own. It asks for no peer's certificate unless the connection says so.
 enum common_tls_end { COMMON_TLS_DIAL, COMMON_TLS_ACCEPT, COMMON_TLS_ACCEPT_OLD, COMMON_TLS_ENDS };
 struct ssl_ctx_st *common_tls_context(const struct common_tls *tls, enum common_tls_end end);
 

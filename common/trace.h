@@ -34,7 +34,7 @@ enum common_code common_trace_parse(const char *traceparent, struct common_trace
 // As version 00.
 void common_trace_write(const struct common_trace *trace, char out[COMMON_TRACEPARENT]);
 
-// Takes bytes of a message; false: they are malformed. Flags that nobody knows become zero.
+// Takes bytes of a message; false: they are malformed. Unknown flags become zero.
 bool common_trace_take(const uint8_t *bytes, size_t len, struct common_trace *out);
 
 static inline bool common_trace_sampled(const struct common_trace *trace)

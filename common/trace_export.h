@@ -35,7 +35,7 @@ struct common_trace_file;
 // opened, or is a symbolic link, neither a regular file nor a character device, or another user's file; RESOURCE_EXHAUSTED.
 enum common_code common_trace_file_new(const char *path, struct common_trace_file **out,
                                        struct common_error *err);
-// Opens the path again, behind what waits, for who has moved the file away; where that fails the old one stays.
+// Opens the path again, behind what waits, after the file was moved away; if that fails the old one stays.
 void common_trace_file_reopen(struct common_trace_file *file);
 // Takes a reference. A batch that the disk does not take is dropped whole: what was written of it is taken back, or the line
 // ended.

@@ -77,7 +77,7 @@ static void open_again(struct common_trace_file *file)
     file->torn = false;
 }
 
-// A line that has begun is taken away where nobody has written behind it, else ended before the next one.
+// A partial line is removed if nothing was written after it, else ended before the next one.
 static void take_back(struct common_trace_file *file, size_t written)
 {
     struct stat at;

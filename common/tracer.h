@@ -3,8 +3,8 @@
 // become JSON as they are added, wait up to a second in a batch, and leave together. Nothing here waits for anybody: what
 // a collector does not take is queued up to a bound, and then dropped and counted.
 //
-// A tracer and all calls belong to the loop's thread, or to the one that made it while nobody runs the loop. Functions
-// that take a tracer allow NULL, which takes nothing.
+// A tracer and all calls belong to the loop's thread, or to the one that made it while no thread runs the
+// loop. Functions that take a tracer allow NULL, which takes nothing.
 #ifndef COMMON_TRACER_H
 #define COMMON_TRACER_H
 
@@ -33,10 +33,10 @@ enum common_code common_tracer_new(struct common_loop *loop, const struct common
 // collector is dropped. INVALID_ARGUMENT, FAILED_PRECONDITION (the file), RESOURCE_EXHAUSTED: nothing has changed.
 enum common_code common_tracer_set(struct common_tracer *tracer, const struct common_tracer_options *options,
                                    struct common_error *err);
-// Opens the file anew, as after a rotation; of a tracer without one nothing.
+// Reopens the file, as after a rotation; does nothing for a tracer without one.
 void common_tracer_reopen(struct common_tracer *tracer);
 
-// Whether somebody takes spans. Cheap: to be asked first.
+// Whether spans are exported. Cheap: ask this first.
 bool common_tracer_on(const struct common_tracer *tracer);
 // Whether what brings no trace is to have one: then `out` is a new trace, sampled, and its span_id zero, that of no span.
 bool common_tracer_draw(struct common_tracer *tracer, struct common_trace *out);

@@ -173,7 +173,7 @@ static bool say_lost(struct common_trail *trail)
     return true;
 }
 
-// What is to be said before anything else.
+// The records that must come first.
 static bool settle(struct common_trail *trail)
 {
     if (trail->unended && put(trail, "\n", 1) == 0)

@@ -20,10 +20,11 @@
 
 struct common_trail;
 
-// Opens the file, or makes it with mode 0600, verifies its last record, goes on behind it, and writes one that says so
-// ("log.begun", "log.opened"). `who` is the program's name in such records of its own. One process at a time has a file.
-// FAILED_PRECONDITION: it cannot be opened, is a link, belongs to somebody else, others can write it, another process
-// has it, or it is no audit log; RESOURCE_EXHAUSTED. That nothing can be written to it is no failure here.
+// Opens the file, or makes it with mode 0600, verifies its last record, goes on behind it, and writes one
+// that says so ("log.begun", "log.opened"). `who` is the program's name in such records of its own. One
+// process at a time has a file. FAILED_PRECONDITION: it cannot be opened, is a link, belongs to another user,
+// others can write it, another process has it, or it is no audit log; RESOURCE_EXHAUSTED. That nothing can be
+// written to it is no failure here.
 enum common_code common_trail_open(const char *path, const char *who, struct common_trail **out,
                                    struct common_error *err);
 void common_trail_close(struct common_trail *trail); // NULL is allowed
@@ -40,7 +41,7 @@ void common_trail_lose(struct common_trail *trail, uint64_t n, uint64_t since_ns
 // Whether the last try to write was good; else why not, for people.
 bool common_trail_works(const struct common_trail *trail);
 const char *common_trail_trouble(const struct common_trail *trail);
-// Where it does not work: tries to write what is to be said of what was lost.
+// Where it does not work: tries to write the records about lost ones.
 void common_trail_retry(struct common_trail *trail);
 
 // The file was moved away: makes a new one at the path, whose first record ("log.rotated") names the last hash of the old

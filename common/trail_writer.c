@@ -31,7 +31,7 @@ struct common_trail_writer {
     pthread_cond_t work, idle;
     unsigned refs;      // the owner, the thread, and a mail that is on its way
     bool stop;          // the thread ends when nothing waits
-    bool left;          // nobody hears of anything any more
+    bool left;          // no one is notified any longer
     bool posted, quiet; // quiet: no mail, the owner looks by itself
     bool retry;
     bool busy; // the thread is at the file

@@ -83,7 +83,7 @@ static void on_pause_over(void *arg)
         common_timer_start(acceptor->pause, 100 * COMMON_NS_PER_MS, false);
 }
 
-// A socket file that nobody listens on is left over from a killed process.
+// A socket file without a listener is left over from a killed process.
 static bool stale(const struct sockaddr_un *address, socklen_t len)
 {
     struct stat st;

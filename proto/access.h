@@ -28,7 +28,7 @@ struct proto_identity {
     char name[PROTO_TENANT_NAME_BYTES];
 };
 
-// Of whoever asks where no token is demanded, and of the token file's: an admin of the default tenant.
+// Of any caller if no token is required, and of the token file's: an admin of the default tenant.
 extern const struct proto_identity proto_identity_admin;
 
 const char *proto_access_name(enum proto_access access); // "none", "read-only", "user", "operator", "admin"

@@ -218,7 +218,7 @@ static enum common_code scan(const ProtobufCMessageDescriptor *type, struct prot
                 return too_many(err, type, field->name, slot->max[index]);
             counts[index] += (uint32_t)n;
         } else if (sub && ++counts[index] > 1) {
-            return malformed(err, type); // merging twice-given messages is nobody's use
+            return malformed(err, type); // merging twice-given messages has no use
         }
         if (sub) {
             enum common_code code =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events: what has happened in a cluster, as its coordinator tells it (coordinator/events.h). Their kinds and how
-// severe one is, with the names that travel and that people read. A program that meets a name that it does not know
-// has met a newer coordinator: it shows the name as it is.
+// Events: what has happened in a cluster, as its coordinator reports it (coordinator/events.h). Their kinds
+// and how severe one is, with the names that travel and that people read. A program that meets a name that it
+// does not know has met a newer coordinator: it shows the name as it is.
 #ifndef PROTO_EVENT_H
 #define PROTO_EVENT_H
 

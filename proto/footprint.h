@@ -16,7 +16,8 @@
 // Of a spec that proto_spec_check has let through, with its chunk_tokens.
 uint64_t proto_footprint_chunk(const Banyan__Pb__Spec *spec);
 
-// What is to stay free of a worker's capacity beside all its chunks: the last extent, which may be used in part only.
+// What must stay free of a worker's capacity beside all its chunks: the last extent, which may be used in
+// part only.
 uint64_t proto_footprint_slack(uint64_t capacity_bytes);
 
 #endif

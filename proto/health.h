@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both daemons say of themselves and their machine to who examines them (HealthCheckRequest.examine).
+// What both daemons report about themselves and their machine (HealthCheckRequest.examine).
 #ifndef PROTO_HEALTH_H
 #define PROTO_HEALTH_H
 

@@ -10,12 +10,12 @@
 // (tcptran_pipe_recv_cb and _send_cb start the next part on an aio that nni_aio_close has stopped, and
 // nni_aio_begin then drops it without a callback). nng_close then never returns, and nng's one reaper thread,
 // which waits for the same operation, destroys no pipe of the process any more. So sockets are closed by a
-// thread of their own, which first lets what is in flight come to rest, and which nobody waits for.
+// thread of their own, which first lets what is in flight come to rest, without anyone waiting.
 //
 // The other end can close it, too: a coordinator that dies while a client's message is being written. nng
-// does not connect again in that process, and tells nobody. Of 419 connections cut off within a message of 8
-// MB, 4 left the client so (2026-11-22, a virtual machine with 2 cores under load). nng_channel.c looks for
-// that.
+// does not connect again in that process, and does not report it. Of 419 connections cut off within a message
+// of 8 MB, 4 left the client so (2026-11-22, a virtual machine with 2 cores under load). nng_channel.c looks
+// for that.
 #ifndef PROTO_NNG_DOOR_H
 #define PROTO_NNG_DOOR_H
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes: how a worker, which knows no tokens, knows a client that the coordinator has let in. The coordinator makes one
-// with the cluster secret and gives it beside each ticket; the client presents it at workers in the place of a token. It
-// opens the link and nothing else: what is put or read still needs a ticket. Any thread.
+// Passes: how a worker, which has no tokens, recognises a client that the coordinator has admitted. The
+// coordinator makes one with the cluster secret and gives it beside each ticket; the client presents it at
+// workers in the place of a token. It opens the link and nothing else: what is put or read still needs a
+// ticket. Any thread.
 #ifndef PROTO_PASS_H
 #define PROTO_PASS_H
 

@@ -26,7 +26,7 @@
 #include "proto/limits.h"
 
 #define PROTO_VERSION 1
-// Of what the coordinator asks and tells workers. It rises where an older worker would do something else.
+// Of the coordinator's calls to workers. It rises where an older worker would do something else.
 #define PROTO_CONTROL_VERSION 5u
 #define PROTO_PAYLOAD_MAX     (UINT64_C(64) * 1024 * 1024) // default bytes of a payload
 
@@ -93,17 +93,17 @@ struct proto_channel_options {
     // that does not (LinkHelloReply.notes) is not judged by this.
     uint64_t mute_ns;
     void (*state)(void *arg, bool connected); // stream only; may be NULL
-    // Stream only: nobody listens at the endpoint any more, the process there has ended. After state(false), or before
-    // the first state(true); may be NULL.
+    // Stream only: the endpoint has no listener any longer, the process there has ended. After state(false),
+    // or before the first state(true); may be NULL.
     void (*refused)(void *arg);
     // Stream only: a try to link has come to nothing, and why, in words for people; there will be others. With it
     // the channel logs nothing of that itself. May be NULL; may not close the channel.
     void (*failed)(void *arg, const char *why);
     void *state_arg; // of the three
     enum proto_sums sums;
-    // Whom we believe, and for daemons our certificate; a reference is taken. Endpoints of TLS need it, others do not look
-    // at it. A client's server must have a certificate for the host that is dialled. A daemon's need not: it proves the
-    // cluster secret over this one connection.
+    // The authorities that we trust, and for daemons our certificate; a reference is taken. Endpoints of TLS
+    // need it, others do not look at it. A client's server must have a certificate for the host that is
+    // dialled. A daemon's need not: it proves the cluster secret over this one connection.
     struct common_tls *tls;
     // tls:// only: the role (Banyan__Pb__Role) that the peer's certificate must say; 0: any daemon's.
     uint32_t peer_role;
@@ -155,7 +155,7 @@ struct proto_call {
 enum common_code proto_channel_call(struct proto_channel *channel, const struct proto_call *call,
                                     uint64_t *id, struct common_error *err);
 
-// Ends the call with CANCELLED (callback on this stack) and tells the peer. Unknown ids are ignored.
+// Ends the call with CANCELLED (callback on this stack) and notifies the peer. Unknown ids are ignored.
 void proto_channel_cancel(struct proto_channel *channel, uint64_t id);
 
 // ---- serving --------------------------------------------------------------------------------------------
@@ -228,8 +228,8 @@ struct proto_server_options {
     bool (*answered)(void *arg, struct proto_request *request, enum common_code code,
                      const ProtobufCMessage *reply);
     void (*link_closed)(void *arg, uint64_t link); // stream only; may be NULL
-    // Our certificate and whom we believe; a reference is taken. Endpoints of TLS need it. A daemon that links must show a
-    // certificate that says its role.
+    // Our certificate and the authorities that we trust; a reference is taken. Endpoints of TLS need it. A
+    // daemon that links must show a certificate that says its role.
     struct common_tls *tls;
     bool
         tls_client_cert; // clients must show a certificate, too, that says the role of clients or of a daemon
@@ -313,8 +313,8 @@ uint32_t proto_request_role(const struct proto_request *request);    // Banyan__
 // Whether its caller may call itself so, as a worker: over TLS, where its certificate names workers ("banyan:worker:NAME"), it
 // must name this one. One that names none is good for any name.
 bool proto_request_may_be_worker(const struct proto_request *request, const char *name);
-// The link that it came over, as link_closed tells it: no other one of this server ever has the same. 0: nng. Until it is
-// answered.
+// The link that it came over, as link_closed reports it: no other one of this server ever has the same. 0:
+// nng. Until it is answered.
 uint64_t proto_request_link(const struct proto_request *request);
 bool proto_request_is_daemon(const struct proto_request *request); // its caller has proved the cluster secret
 // Who asks, until the request is answered. Of daemons: access NONE and, as name, what the daemon calls itself.
@@ -330,8 +330,8 @@ void proto_request_charge(struct proto_request *request, uint64_t bytes);
 // already happened). The request must still be answered.
 void proto_request_on_cancel(struct proto_request *request, proto_done_fn fn, void *arg);
 
-// Whether nobody waits for the answer any more: cancelled, or past its deadline. What alters something and has not
-// begun had better not begin: the caller may have gone on to other things.
+// Whether the caller no longer waits for the answer: cancelled, or past its deadline. What alters something
+// and has not begun had better not begin: the caller may have gone on to other things.
 bool proto_request_over(const struct proto_request *request);
 
 // The monotonic clock, as the handler has just read it before it answers: spares another look at it.

@@ -230,7 +230,7 @@ static void keep_rest(struct proto_sp_link *link, const uint8_t *at, size_t n)
         proto_link_fail(link->io, COMMON_RESOURCE_EXHAUSTED, "out of memory for a receive buffer");
 }
 
-// Reads what is to be kept of a big message where it shall lie.
+// Reads the kept part of a big message into its place.
 static void read_big(struct proto_sp_link *link)
 {
     size_t round = 0, want;
@@ -286,7 +286,7 @@ static void on_readable(void *owner)
 static void on_failed(void *owner, enum common_code code, const char *text)
 {
     struct proto_sp_link *link = owner;
-    // A peer that goes is nobody's fault; one that sends nonsense is.
+    // A peer that leaves is no fault; one that sends nonsense is.
     if (code != COMMON_UNAVAILABLE)
         proto_server_refused(link->server, link->peer, text);
     proto_sp_link_close(link);

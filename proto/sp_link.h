@@ -2,7 +2,7 @@
 // One connection of an nng client at the serving end: nng's wire (sp_reader.h) over a link (stream_link.h), and
 // the requests that came by it. On the server's loop, like everything here: an answer is written where it is made.
 //
-// A link is a stranger until a message has shown the token (any frame, where the server wants none). What a
+// A link is a stranger until a message has shown the token (any frame, if the server requires none). What a
 // stranger can cost is small and ends soon:
 //
 //                     stranger                                     known
@@ -41,7 +41,7 @@ struct proto_sp_server {
     uint8_t in[PROTO_LINK_BUFFER]; // what has just been read, for all links
 };
 
-// What is to become of the message that is being read.
+// What happens to the message that is being read.
 enum proto_sp_use {
     PROTO_SP_EMPTY,    // it is no frame: an empty answer, as a caller cannot take for one
     PROTO_SP_OVERSIZE, // refused; its payload is skipped

@@ -24,7 +24,7 @@
 #define PROTO_SP_TRACE_MAX   8   // words: what nng's own REP takes (NNG_OPT_MAXTTL)
 #define PROTO_SP_START_MAX   512 // bytes that the owner sees of a message before it says what to keep
 
-// No message is longer: what is not kept is skipped, and somebody has to send it.
+// No message is longer: what is not kept is skipped, and still has to be sent.
 #define PROTO_SP_MESSAGE_MAX (UINT64_C(1) << 40)
 
 enum proto_sp_state {
@@ -41,7 +41,7 @@ enum proto_sp_state {
 
 struct proto_sp_reader {
     enum proto_sp_state state;
-    bool unwanted;   // SKIP: of a message that the owner does not hear of
+    bool unwanted;   // SKIP: of a message that is not reported to the owner
     unsigned have;   // bytes in `small`
     unsigned want;   // START: how many there will be
     const char *why; // BROKEN

@@ -8,7 +8,7 @@
 //                  K V      K V      K V      holds    reads 2's
 //                  0        1        2        nothing  K and V
 //
-// Whoever needs a shape, a mask or the bytes of a row asks here. Pure, any thread.
+// Shapes, masks and the bytes of a row come from here. Pure, any thread.
 #ifndef PROTO_SPEC_H
 #define PROTO_SPEC_H
 

@@ -32,7 +32,7 @@
 #include "proto/rpc.h"
 
 #define PROTO_LINK_BUFFER       (64 * 1024)
-#define PROTO_LINK_HELLO_BUFFER 4096 // before the hello is done: nobody unknown gets more memory than this
+#define PROTO_LINK_HELLO_BUFFER 4096 // before the hello is done: no stranger gets more memory than this
 
 struct proto_link;
 struct proto_signs; // transport.h
@@ -145,7 +145,8 @@ void proto_link_resume(struct proto_link *link);
 
 // For an owner that reads for itself. Bytes read; 0: nothing now, or the link has failed.
 size_t proto_link_read(struct proto_link *link, void *to, size_t len);
-void proto_link_pause(struct proto_link *link); // an open one; `readable` comes again after proto_link_resume
+void proto_link_pause(
+    struct proto_link *link); // an open one; `readable` is called again after proto_link_resume
 
 // Nothing comes afterwards, except `sent` of what waits: on this stack. The memory goes with the last
 // reference.

@@ -477,8 +477,8 @@ static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct c
 static void on_failed(void *owner, enum common_code code, const char *text)
 {
     struct server_link *link = owner;
-    // A peer that goes is nobody's fault; one that sends nonsense is. A daemon that has seen our proof and goes without
-    // its own did not believe it: it says so in its log, which may be another host's.
+    // A peer that leaves is no fault; one that sends nonsense is. A daemon that has seen our proof and goes
+    // without its own did not accept it: its log says so, which may be another host's.
     if (code == COMMON_UNAVAILABLE && link->state == LINK_PROOF && proto_role_is_daemon(link->role))
         proto_server_refused(link->server, link->peer,
                              "it hung up after the hello, as a peer with another cluster secret does: give "
@@ -519,8 +519,8 @@ void proto_stream_resume(struct proto_server *server)
             proto_list_entry(at, struct server_link, link)->io); // only marks: nothing runs here
 }
 
-// "I am here": an answer that answers nothing. Whoever does not expect it drops it as one that comes late. Without memory
-// the next tick says it.
+// "I am here": an answer that answers nothing. A peer that does not expect it drops it as a late one. Without
+// memory the next tick says it.
 static void send_note(struct server_link *link)
 {
     Banyan__Pb__HealthCheckReply body = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tickets: how the coordinator lets a client put K and V into workers, or read them there, that share nothing with the
-// client but the cluster's secret behind its back. On the wire a ticket is the packed Ticket followed by HMAC-SHA256
-// (common_mac) with the cluster secret: over it alone where it permits putting, over "read" and it where it permits
-// reading. So neither passes for the other, also at a worker that knows of putting only. Any thread.
+// Tickets: how the coordinator lets a client put K and V into workers, or read them there, that share nothing
+// with the client but the cluster's secret behind its back. On the wire a ticket is the packed Ticket
+// followed by HMAC-SHA256 (common_mac) with the cluster secret: over it alone where it permits putting, over
+// "read" and it where it permits reading. So neither passes for the other, also at a worker that only
+// supports puts. Any thread.
 #ifndef PROTO_TICKET_H
 #define PROTO_TICKET_H
 

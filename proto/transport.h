@@ -96,7 +96,7 @@ struct proto_channel {
     void (*failed_fn)(void *arg, const char *why);
     void *state_arg;
     char trouble
-        [COMMON_ERROR_BYTES]; // why there is no link, for calls that wait for one; "": there is, or nobody knows
+        [COMMON_ERROR_BYTES]; // why there is no link, for calls that wait for one; "": there is, or unknown
     // calls
     struct common_handle_table *handles;
     struct proto_list waiting, sent;
@@ -109,7 +109,7 @@ struct proto_channel {
     bool watching, asking;          // its timer runs; a HealthCheck is out
     uint64_t watched_ns, asked_ns;  // since when it watches; when it asked, 0: not yet
     uint64_t look_ns;               // when the timer is due
-    uint32_t mutes;                 // links given up because the process said nothing
+    uint32_t mutes;                 // links given up because the process was silent
     struct proto_list idle;         // ended calls for reuse
     unsigned n_idle;
     struct proto_scratch scratch;
@@ -153,7 +153,7 @@ struct proto_request {
     void *transport; // stream link, or what joins a request with its nng client; `send` is the last to use it
     const char *peer; // lives as long as the transport's object
     struct proto_message *message;
-    uint64_t id, deadline_ns, arrived_ns, ends_ns; // ends_ns 0: nobody has said so
+    uint64_t id, deadline_ns, arrived_ns, ends_ns; // ends_ns 0: not announced
     uint32_t role, method;
     struct proto_caller *caller;           // the transport's; until the answer is sent
     const struct proto_identity *identity; // the transport's, likewise: who asks

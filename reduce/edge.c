@@ -57,7 +57,7 @@ struct reduce_edge {
     struct proto_channel *channel;
     struct common_timer *timer; // armed for due_ns: end of grace, or the first deadline among those that wait
     uint64_t due_ns, grace_ends_ns, down_ns; // down_ns: since when it is DOWN
-    uint64_t mute_ns;                        // when the child was last found to say nothing; 0: never
+    uint64_t mute_ns;                        // when the child was last found silent; 0: never
     uint32_t mutes;                          // of the channel, as far as they are known here
     struct reduce_edge_call *head, *tail;    // waiting, in order
     struct reduce_edge_stats stats;
@@ -184,8 +184,8 @@ static bool is_over(const struct reduce_edge *edge, const struct reduce_edge_cal
     return true;
 }
 
-// Callbacks may do anything to groups: after each of them the queue is looked at anew, and the caller holds a
-// reference.
+// Callbacks may do anything to groups: after each of them the queue is looked at again, and the caller holds
+// a reference.
 static void call_fail(struct reduce_edge_call *call, const struct common_error *err)
 {
     call->done(call->arg, err->code, err->message, NULL);

@@ -78,7 +78,7 @@ static void unpin(struct cache *cache)
         cache_end(cache);
 }
 
-// false: the cluster does not answer. A cache that is computing is told to ask when it is done.
+// false: the cluster does not answer. A cache that is computing asks when it is done.
 static bool keep_sessions(struct cache *cache)
 {
     if (pthread_mutex_trylock(&cache->lock) != 0) {
@@ -153,7 +153,7 @@ static bool drop_session(struct cache_stream *stream, bool delete)
     return answers;
 }
 
-// It is in no list, and nobody has pinned it.
+// It is in no list and is not pinned.
 static void cache_end(struct cache *cache)
 {
     bool answers = true;
@@ -168,7 +168,7 @@ static void cache_end(struct cache *cache)
     free(cache);
 }
 
-// One that is pinned is ended by who has pinned it: the caller does not wait for that one's call.
+// One that is pinned is ended by the code that pinned it: the caller does not wait for that one's call.
 void cache_free(struct cache *cache)
 {
     if (!cache)
@@ -444,7 +444,7 @@ static bool move_rows(struct cache *cache, uint32_t number, const struct cache_l
     return fail(cache, number, "its rows, which go to a session with the window", &error);
 }
 
-// The session anew, with the window that a mask has shown.
+// The session again, with the window that a mask has shown.
 static bool make_again(struct cache *cache, uint32_t number)
 {
     struct cache_stream *stream = &cache->streams[number], old = *stream;

@@ -86,8 +86,8 @@ const struct ggml_tensor *cache_source(const struct ggml_tensor *source);
 // The layer of a tensor of the cache, its K or its V; NULL: no attention has named it. The caller has locked.
 struct cache_layer *cache_layer_of(struct cache *cache, const struct ggml_tensor *root);
 
-// Makes the stream's session one whose layer has exactly `first` rows, which then may be appended; creates, truncates, or makes it anew with
-// a window. The caller has locked. false: cache->why.
+// Makes the stream's session one whose layer has exactly `first` rows, which then may be appended; creates,
+// truncates, or recreates it with a window. The caller has locked. false: cache->why.
 bool cache_begin(struct cache *cache, uint32_t stream, const struct cache_layer *layer, uint64_t first);
 // The stream's session for reading `end` rows of a layer. The caller has locked.
 bool cache_look(struct cache *cache, uint32_t stream, const struct cache_layer *layer, uint64_t end);

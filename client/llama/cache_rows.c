@@ -11,7 +11,7 @@
 enum {
     PIECE_BYTES = 8 << 20,
     UNREAD = 0xff
-}; // 0xff.. is NaN in every type: whoever computes with it sees it
+}; // 0xff.. is NaN in every type: every computation with it shows it
 
 struct place {
     uint32_t stream;

@@ -32,8 +32,8 @@ banyan_client *cluster_client(char *why, size_t why_bytes);
 // K and V that the workers still have room for, and in all; 0, 0: not known. Connects.
 void cluster_memory(size_t *available, size_t *total);
 
-// Starts a coordinator and `workers` workers in a folder of their own under TMPDIR, on unix sockets. They end with this process, however it
-// ends, and the folder with them. NULL: why. Else the endpoint, for ever.
+// Starts a coordinator and `workers` workers in a folder of their own under TMPDIR, on unix sockets. They end
+// with this process, however it ends, and the folder with them. NULL: why. Else the endpoint, forever.
 const char *local_start(const struct settings *settings, char *why, size_t why_bytes);
 
 #endif

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a mask of llama.cpp says, as positions: which cells each row of a batch sees.
 //
-// llama.cpp hands an attention the cells of its cache and a mask of float16: 0 where a row sees the cell, -inf where it does not (with
-// ALiBi -|i - j| where it does). A Banyan session knows positions, and its rows see all earlier ones, or those of a window, or those of
-// a chunk. Here a mask is compared with that, element by element: what is not the same is an error, never an answer.
-// Any thread; nothing is kept.
+// llama.cpp hands an attention the cells of its cache and a mask of float16: 0 where a row sees the cell,
+// -inf where it does not (with ALiBi -|i - j| where it does). A Banyan session has positions, and its rows
+// see all earlier ones, or those of a window, or those of a chunk. Here a mask is compared with that, element
+// by element: what is not the same is an error, never an answer. Any thread; nothing is kept.
 #ifndef BANYAN_LLAMA_MASK_H
 #define BANYAN_LLAMA_MASK_H
 

@@ -10,12 +10,13 @@
 //   /api/v1/sessions/ID    who holds what; /mass, /trace: what its last steps looked at, and where their time went (look.h)
 //   /api/v1/events         what has happened, after a number
 //
-// Who may ask: with a token, those that present it (Authorization: Bearer); without, whoever reaches the address. A wrong
-// token is a refusal like an RPC's: an event, a line in the log, banyan_refused_total{reason="token"}.
+// Who may ask: with a token, those that present it (Authorization: Bearer); without, anyone who reaches the
+// address. A wrong token is a refusal like an RPC's: an event, a line in the log,
+// banyan_refused_total{reason="token"}.
 //
-// Against pages of other sites, in a browser that does reach it: the Host must name this host, or an address where --http is
-// not loopback (a name could be anybody's, sent here by their DNS), and a browser's Sec-Fetch-Site no other site. What begins
-// something (?watch=1) wants the header X-Banyan, too.
+// Against pages of other sites, in a browser that does reach it: the Host must name this host, or an address
+// where --http is not loopback (a name could be anybody's, sent here by their DNS), and a browser's
+// Sec-Fetch-Site no other site. What begins something (?watch=1) needs the header X-Banyan, too.
 #ifndef COORDINATOR_DASHBOARD_H
 #define COORDINATOR_DASHBOARD_H
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A copy of the store as it is at one moment, made while the store is written, and read piece by piece. It is in a file
-// without a name, in the store's folder: it is gone with whoever has it, also after a crash.
+// A copy of the store as it is at one moment, made while the store is written, and read piece by piece. It is
+// in a file without a name, in the store's folder: it is gone with the process that has it, also after a
+// crash.
 //
 //   new ──▶ COPYING: 64 pages between two batches; what is written meanwhile goes into the copy, too
 //              ▼
@@ -15,7 +16,7 @@
 //   40    8  the life that made it      80     zeros; 120: XXH3 of the bytes before
 //   128      the database
 //
-// So it is no database by itself: SQLite does not open it, and nobody starts a coordinator on it unmarked.
+// So it is no database by itself: SQLite does not open it, and no coordinator starts on it unmarked.
 #ifndef COORDINATOR_BACKUP_H
 #define COORDINATOR_BACKUP_H
 

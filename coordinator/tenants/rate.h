@@ -20,8 +20,8 @@ struct coordinator_rate {
 // Full from now on. per_s: at most COORDINATOR_RATE_MOST.
 void coordinator_rate_set(struct coordinator_rate *rate, uint64_t per_s, uint64_t now_ns);
 
-// Takes n (at most 2^32), all or none. More than a second's worth go when the bucket is full, and those after them wait
-// so much longer. False: *wait_ns is the time after which they would go, if nobody else took any.
+// Takes n (at most 2^32), all or none. More than a second's worth go when the bucket is full, and those after
+// them wait so much longer. False: *wait_ns is the time after which they would go, if no other took any.
 bool coordinator_rate_take(struct coordinator_rate *rate, uint64_t n, uint64_t now_ns, uint64_t *wait_ns);
 
 // How many of a second's worth are taken now; may be more than per_s. 0 without a limit.

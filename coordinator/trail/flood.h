@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// So that nobody fills the disk with tries that are refused: in a window of time a few records stand for themselves, of
-// one host at most half of them, and what comes above is counted. As long as that goes on, each window is twice as long
-// as the one before, up to 64 s: a flood that never ends makes 17 records in 64 s. Pure.
+// Keeps refused attempts from filling the disk: in a window of time a few records stand for themselves, of
+// one host at most half of them, and what comes above is counted. As long as that goes on, each window is
+// twice as long as the one before, up to 64 s: a flood that never ends makes 17 records in 64 s. Pure.
 #ifndef COORDINATOR_TRAIL_FLOOD_H
 #define COORDINATOR_TRAIL_FLOOD_H
 

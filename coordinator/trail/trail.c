@@ -121,7 +121,7 @@ static void put_self(struct coordinator_trail *trail, struct common_trail_body *
     common_trail_put_shut(body);
 }
 
-// What a peer says that it is called; nothing where it says nothing.
+// What a peer says that it is called; nothing if it gives none.
 static void put_name(struct common_trail_body *body, const char *key, const char *peer)
 {
     const char *address = coordinator_trail_address(peer);
@@ -269,11 +269,11 @@ void coordinator_trail_refusing(struct coordinator_trail *trail, enum proto_refu
 {
     static const char *const names[PROTO_REFUSALS] = {
         [PROTO_REFUSED_CONNECTION] = "refused.connection", [PROTO_REFUSED_TOKEN] = "refused.token"};
-    // A call that is not for its caller is answered: `answered` knows who that was.
+    // A call that is not for its caller is answered: `answered` has who that was.
     if (!trail || !names[refusal] || !admits(trail, FLOOD_REFUSED, peer))
         return;
     struct common_trail_body *body = begin(trail);
-    common_trail_put_open(body, "who"); // nobody that is known
+    common_trail_put_open(body, "who"); // unknown
     put_name(body, "says", peer);
     common_trail_put_shut(body);
     common_trail_put_text(body, "from", coordinator_trail_address(peer));

@@ -119,7 +119,7 @@ static void set_environment(const char *worker)
                0); // several ranks may use one device where they seem to be on several hosts
     // Sums of all-reduce in the order of its tree: the same bits each time
     setenv("NCCL_ALGO", nccl.version >= 22400 ? "allreduce:tree" : "Tree", 0);
-    setenv("NCCL_RAS_ENABLE", "0", 0); // a listener that nobody asked for
+    setenv("NCCL_RAS_ENABLE", "0", 0); // a listener that was not requested
     // Buffers of a graph would be made known to the peers, who must take part in that, for nothing at these sizes
     setenv("NCCL_GRAPH_REGISTER", "0", 0);
 }
