@@ -23,7 +23,7 @@ bool ctl_careful_speaks(const struct ctl_careful *given);
 
 // `words`: what is to be done, as in "would delete session x"; `what`: the same as JSON, an object whose reference it
 // takes. True: do it. False: *exit_code is OK after a dry run, which has printed it, and TIMEOUT where the user does not
-// want it (docs/EXIT_CODES.md).
+// want it (docs/reference/exit-codes.md).
 bool ctl_careful_may(struct ctl *ctl, const struct ctl_careful *given, const char *words, json_t *what,
                      enum ctl_exit *exit_code);
 

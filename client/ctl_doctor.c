@@ -11,7 +11,8 @@
 #include "common/clock.h"
 #include "proto/endpoint.h"
 
-// Certificates and tokens expire by wall clocks, and logs are read side by side. Tickets do not (docs/WIRE.md, "Lives").
+// Certificates and tokens expire by wall clocks, and logs are read side by side. Tickets do not (docs/reference/wire.md,
+// "Lives").
 #define SKEW_WARN_NS   (2 * (int64_t)COMMON_NS_PER_S)
 #define SKEW_FAIL_NS   (30 * (int64_t)COMMON_NS_PER_S)
 #define CERT_WARN_DAYS 30

@@ -19,7 +19,7 @@ static struct {
 
 static const struct common_option create_options[] = {
     {"access", 'a', COMMON_OPTION_STRING, &making.access, "read-only|user|operator|admin",
-     "What it permits: docs/TENANTS.md has the table. Required.", 0, 0},
+     "What it permits: docs/operating/tenants.md has the table. Required.", 0, 0},
     {"tenant", 0, COMMON_OPTION_STRING, &making.tenant, "TENANT",
      "Tenant whose sessions it is for; created if it does not exist. Default: default.", 0, 0},
     {"expires", 0, COMMON_OPTION_DURATION, &making.expires_ns, "TIME",

@@ -40,16 +40,17 @@ const struct common_option ctl_verify_options[] = {
     {0},
 };
 
-const char ctl_verify_about[] = "Asks the cluster for attention of random queries over the session, computes "
-                                "the same in float64 from the rows\n"
-                                "that the workers hold, and compares the two; also compares all copies of "
-                                "each row with each other. ERROR is the\n"
-                                "largest error as a fraction of what is allowed (docs/PRECISION.md). A step "
-                                "of the session's client that the\n"
-                                "coordinator keeps (--keep-steps) is recomputed and compared with its "
-                                "answer. Exits with 10 if anything differs.\n"
-                                "Changes nothing, reads all that the rows see, and takes some seconds of a "
-                                "processor per 10^9 multiplications.";
+const char ctl_verify_about[] =
+    "Asks the cluster for attention of random queries over the session, computes "
+    "the same in float64 from the rows\n"
+    "that the workers hold, and compares the two; also compares all copies of "
+    "each row with each other. ERROR is the\n"
+    "largest error as a fraction of what is allowed (docs/internals/precision.md). A step "
+    "of the session's client that the\n"
+    "coordinator keeps (--keep-steps) is recomputed and compared with its "
+    "answer. Exits with 10 if anything differs.\n"
+    "Changes nothing, reads all that the rows see, and takes some seconds of a "
+    "processor per 10^9 multiplications.";
 
 struct finding { // of a layer
     uint32_t layer;

@@ -16,7 +16,7 @@
 #include "common/status.h"
 #include "common/tracer.h"
 
-enum common_daemon_exit { // docs/EXIT_CODES.md; a daemon may have further ones from 4 on
+enum common_daemon_exit { // docs/reference/exit-codes.md; a daemon may have further ones from 4 on
     COMMON_DAEMON_CLEAN = 0,
     COMMON_DAEMON_USAGE = 2,
     COMMON_DAEMON_START = 3,

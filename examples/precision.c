@@ -6,7 +6,7 @@
 //
 // The model reads the text once with K and V as float32. At each layer the same q attends over the same K and
 // V kept in each type: errors of K, V and o by layer. Then it reads the text again with all layers' K and V
-// in that type: errors of the logits, tokens, bits a token. Prints the tables of docs/PRECISION.md.
+// in that type: errors of the logits, tokens, bits a token. Prints the tables of docs/internals/precision.md.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

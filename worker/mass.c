@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention masses of rows that a step has attended: for each bin of the context that has keys here, the
 // partial of its keys alone, and exp(its lse - lse of all), the posterior mass of these keys
-// (docs/ENERGY.md).
+// (docs/concepts/energy.md).
 //
 //     MASS_NEXT ◀──its masses are taken─── MASS_COMPUTING
 //      │    │                                 ▲    │

@@ -282,7 +282,7 @@ static void answer_api(struct coordinator_dashboard *d, const struct common_http
     for (size_t i = 0; i < sizeof(routes) / sizeof(*routes) && !route; i++)
         route = route_matches(request->path + strlen(API), routes[i].name, &id) ? &routes[i] : NULL;
     if (!route) {
-        refuse(out, 404, "not found; docs/DASHBOARD.md lists all paths");
+        refuse(out, 404, "not found; docs/operating/dashboard.md lists all paths");
     } else {
         enum common_code code = route->answer(d, request->query, id, &json, &err);
         if (code == COMMON_OK)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room of tenants: who may be a client of this cluster, and as whom (docs/TENANTS.md). It stands on the
+// The room of tenants: who may be a client of this cluster, and as whom (docs/operating/tenants.md). It stands on the
 // store and has no notion of sessions.
 //
 //   tenants.c   the table of tenants: id and name

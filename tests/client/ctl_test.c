@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // banyanctl as a user meets it: what it prints, what it says when something is wrong, and its exit codes
-// (docs/EXIT_CODES.md).
+// (docs/reference/exit-codes.md).
 #include <jansson.h>
 #include <pthread.h>
 #include <setjmp.h>

@@ -152,7 +152,7 @@ class Tls(unittest.TestCase):
         self.assertIn("tls-cert = /etc/banyan/worker.pem", out)
         self.assertIn(f"coordinator = tls://c.example:{port}|", out)
 
-    # ---- on, while it runs (docs/TLS.md) ----
+    # ---- on, while it runs (docs/operating/tls.md) ----
     def test_a_plain_cluster_changes_over(self):
         """Each daemon is started anew alone; the session is there at each moment, for clients without TLS until the end of it."""
         def free():

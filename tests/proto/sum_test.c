@@ -268,7 +268,7 @@ static void test_asked_again_at_once(void **state)
     fixture_free(f);
 }
 
-// What a frame's checksum is, from WIRE.md's words alone; and that pieces and waiting change nothing.
+// What a frame's checksum is, from the words of wire.md alone; and that pieces and waiting change nothing.
 static void test_formula(void **state)
 {
     (void)state;

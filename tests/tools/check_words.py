@@ -35,7 +35,7 @@ from check_includes import list_files
 HERE = os.path.dirname(os.path.abspath(__file__))
 WIDTH = 100
 COMMENT_WIDTH = 110
-PAGES = re.compile(r"(README|CONTRIBUTING|SECURITY|CHANGELOG)\.md|docs/[^/]+\.md"
+PAGES = re.compile(r"(README|CONTRIBUTING|SECURITY|CHANGELOG)\.md|docs/(?!measurements/)([^/]+/)*[^/]+\.md"
                    r"|(examples|deploy|deploy/kubernetes|deploy/slurm|client|client/python|coordinator|worker)/README\.md")
 
 PARTS = "bench|client|common|coordinator|examples|kernels|proto|reduce|worker"

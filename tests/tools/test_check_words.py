@@ -125,7 +125,7 @@ class Comments(unittest.TestCase):
 
 
 class Run(unittest.TestCase):
-    TREE = {"README.md": "Nobody knows.\n", "docs/A.md": "It is right.\n", "docs/deep/B.md": "anew\n", "common/README.md": "anew\n",
+    TREE = {"README.md": "Nobody knows.\n", "docs/A.md": "It is right.\n", "docs/measurements/B.md": "anew\n", "common/README.md": "anew\n",
             "worker/a.c": "// short\n"}
 
     def run_tool(self, bounds, *more):

@@ -245,7 +245,7 @@ class Client:
 
         A failed item does not fail the others. The first failure is raised, unless `return_errors` is set: then errors take
         the place of answers. traceparent: the W3C trace context of the call; None: OpenTelemetry's current span, if the
-        program has imported opentelemetry and there is one (docs/TRACING.md).
+        program has imported opentelemetry and there is one (docs/operating/tracing.md).
         """
         call = Call(items, traceparent)
         call.enter()
@@ -398,7 +398,7 @@ class Client:
             yield from page.events
 
     def create_token(self, name: str, access: str, tenant: str | None = None, life: float | None = None) -> str:
-        """Creates a token for clients and returns it this once (docs/TENANTS.md).
+        """Creates a token for clients and returns it this once (docs/operating/tenants.md).
 
         access: read-only, user, operator or admin. life: seconds. For admins; the first token must be an admin's.
         PermissionDenied: this client's token is not an admin's.

@@ -17,7 +17,7 @@ from .errors import Unavailable as _Unavailable
 
 _HERE = Path(__file__).resolve().parent
 
-# docs/EXIT_CODES.md, where the sentence names no canonical code.
+# docs/reference/exit-codes.md, where the sentence names no canonical code.
 _EXIT_CODES = {
     2: "INVALID_ARGUMENT", 3: "NOT_FOUND", 4: "INVALID_ARGUMENT", 5: "UNAVAILABLE", 6: "CANCELLED", 7: "PERMISSION_DENIED",
     8: "RESOURCE_EXHAUSTED", 9: "FAILED_PRECONDITION", 10: "DATA_LOSS", 12: "UNIMPLEMENTED",
