@@ -10,9 +10,8 @@
 #include "client/ctl_wait.h"
 #include "common/clock.h"
 
-#define LOOK_NS (200 * COMMON_NS_PER_MS)
-#define LOOKS_TO_TELL                                                                                        \
-    10 // that have failed in the same way, before that is reported where no line can show it
+#define LOOK_NS       (200 * COMMON_NS_PER_MS)
+#define LOOKS_TO_TELL 10 // that have failed in the same way, before that is reported outside a status line
 #define CALL_LEAST_NS COMMON_NS_PER_S
 
 struct until_seen {        // by one look

@@ -75,8 +75,7 @@ static banyan_code settle(struct banyan_session *session, uint64_t timeout_ns, b
     if (reply.cut == doubted) // it was done
         atomic_store(&session->incarnation, reply.incarnation);
     if (reply.cut == doubted || reply.cut == request.cut)
-        cuts->last =
-            reply.cut; // else another client has truncated: the next calls on this handle fail with that
+        cuts->last = reply.cut; // else another client has truncated, as this handle's next calls report
     cuts->ended++;
     atomic_store(&cuts->doubted, 0);
     return BANYAN_OK;

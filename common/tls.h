@@ -27,9 +27,9 @@ struct common_tls_files {
     const char *cert; // ours, first, and those between it and the authority's. NULL: we show none (a client)
     const char
         *key; // of `cert`, not encrypted; its file is guarded as secrets are (secret.h). NULL like `cert`
-    const char
-        *ca; // trusted authorities: one or several. Lists of revoked certificates (CRL) in it are heeded:
-             // then there must be one, not outdated, of every authority
+    // Trusted authorities: one or several. Lists of revoked certificates (CRL) in it are heeded: then there must be
+    // one, not outdated, of every authority
+    const char *ca;
 };
 
 // Reads the files; may block on them. INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED or FAILED_PRECONDITION (our

@@ -145,8 +145,7 @@ void proto_link_resume(struct proto_link *link);
 
 // For an owner that reads for itself. Bytes read; 0: nothing now, or the link has failed.
 size_t proto_link_read(struct proto_link *link, void *to, size_t len);
-void proto_link_pause(
-    struct proto_link *link); // an open one; `readable` is called again after proto_link_resume
+void proto_link_pause(struct proto_link *link); // an open one; `readable` runs again after proto_link_resume
 
 // Nothing comes afterwards, except `sent` of what waits: on this stack. The memory goes with the last
 // reference.

@@ -608,9 +608,8 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         return;
     }
     if (raise_term(cluster, w, request, m->seen_term))
-        return; // reconnects
-    if (is_joining_already(
-            w, m)) { // it has lost its own link to us meanwhile: what is being sent to it continues
+        return;                     // reconnects
+    if (is_joining_already(w, m)) { // it has lost its link to us meanwhile: what is being sent continues
         if (w->registering)
             proto_request_fail(w->registering, COMMON_UNAVAILABLE, "the worker has registered again", NULL,
                                0);

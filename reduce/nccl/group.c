@@ -572,8 +572,7 @@ static void group_contribute(struct reduce_op *base, const struct reduce_local *
 static void group_cancel(struct reduce_op *base)
 {
     struct nccl_op *op = (struct nccl_op *)base;
-    if (op->numbers && op->tree &&
-        reduce_tree_unsent(op->tree)) // a rank that is not notified cannot take its place
+    if (op->numbers && op->tree && reduce_tree_unsent(op->tree)) // a rank without the frame cannot join
         nccl_comm_break(op->comm, "a frame was not sent");
     if (op->tree)
         reduce_tree_cancel(op->tree); // ends in tree_done
