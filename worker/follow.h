@@ -42,9 +42,8 @@ void worker_follows_fini(struct worker_follows *follows); // no step is left
 void worker_follower_init(struct worker_follower *f, const struct proto_step *step,
                           struct proto_step_result *result, void (*go)(void *arg), void *arg);
 
-// True: it looks at rows of a step that waits. `go` runs once that one has stored them, or will not: never on
-// this stack. Items that look at rows which were not stored have failed by then, ABORTED: their sender says
-// why.
+// True: it looks at rows of a step that waits. `go` runs once that one has stored them, or will not: never on this stack. Items that
+// look at rows which were not stored have failed by then, ABORTED: whoever brings them says why.
 bool worker_follow(struct worker *worker, struct worker_follower *f);
 
 // The step waits from now on, with what it appends. No memory: those after it do not wait behind it.

@@ -23,10 +23,10 @@
 //
 // ABSENT ──▶ COMMITTED at once: rows that another worker holds so (pull.h).
 //
-// FORGOTTEN: of a whole layer of the chunk, whatever its rows were. They were committed, none asks for them
-// any more (worker_store_forgo), and their memory was given back; for good, unless they are fetched again
-// (recall). PUT rows that are not committed become ABSENT after a time, and their memory is freed (expire.c).
-// Which commits have prepared a row: frozen.h; the last release aborts it.
+// FORGOTTEN: of a whole layer of the chunk, whatever its rows were. They were committed, nobody asks for them any
+// more (worker_store_forgo), and their memory was given back; for good, but for who has them fetched (recall).
+// PUT rows that nobody commits become ABSENT after a time, and their memory is freed (expire.c).
+// Which commits have prepared a row: frozen.h; the last to let go aborts it.
 // PUT rows may be overwritten. PREPARED and COMMITTED rows' bytes never change. An APPENDED row serves like a
 // committed one, but a newer append may replace it where the coordinator says that it was never acknowledged.
 //
@@ -44,7 +44,7 @@
 #include "worker/shape.h"
 
 #define WORKER_PAGE_TOKENS  16u
-#define WORKER_CHUNK_TOKENS 256u // if a spec does not set it
+#define WORKER_CHUNK_TOKENS 256u // where a spec says nothing
 
 enum worker_row {
     WORKER_ROW_ABSENT,
@@ -95,29 +95,28 @@ void worker_store_tidy(struct worker_store *store, uint64_t before_ns);
 bool worker_store_take(struct worker_store *store, uint64_t bytes);
 void worker_store_give(struct worker_store *store, uint64_t bytes);
 
-// A reference to chunk `id`, which is created if none exists. FAILED_PRECONDITION when it exists with
+// A reference to chunk `id`, which is made when nobody holds it. FAILED_PRECONDITION when it exists with
 // another shape or position; RESOURCE_EXHAUSTED.
 enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint64_t first,
                                    struct worker_shape *shape, struct worker_chunk **out,
                                    struct common_error *err);
 void worker_store_release(struct worker_store *store, struct worker_chunk *chunk); // the last one frees it
-// NULL: it is not held.
+// NULL: nobody holds it.
 struct worker_chunk *worker_store_find(const struct worker_store *store, uint64_t id);
 // Goes through all that are held: *cursor 0 to begin with; false at the end. None may come or go meanwhile.
 bool worker_store_next(const struct worker_store *store, size_t *cursor, struct worker_chunk **chunk);
 
-// A holder of a reference to the chunk will not ask for rows of this layer again; once for each reference.
-// When all who have one have said so, the rows are FORGOTTEN: what they took is free at once, or with the
-// last pin.
+// Whoever has a reference to the chunk will not ask for rows of this layer again; once for each reference. When all
+// who have one have said so, the rows are FORGOTTEN: what they took is free at once, or with the last pin.
 void worker_store_forgo(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer);
 // Takes that back. Before such a reference is released.
 void worker_store_unforgo(struct worker_chunk *chunk, uint32_t layer);
 bool worker_chunk_forgotten(const struct worker_chunk *chunk, uint32_t layer);
-// The earlier holders have forgotten this layer, and a new holder asks for its rows and is being brought
+// Whoever had the chunk has forgotten this layer, and one more has it now, who asks for its rows and is being brought
 // them (pull.h): they are ABSENT, and no more FORGOTTEN. Nothing where the layer is not forgotten.
 void worker_store_recall(struct worker_chunk *chunk, uint32_t layer);
 
-// The chunk itself stays, whoever releases it, but not its rows' bytes.
+// The chunk itself stays, whoever lets go of it, and not its rows' bytes.
 void worker_store_hold_back(struct worker_chunk *chunk);
 void worker_store_let_go(struct worker_store *store, struct worker_chunk *chunk);
 
@@ -215,8 +214,8 @@ void worker_chunk_forget(struct worker_chunk *chunk);
 
 // Whether rows may be PUT, or PREPARED and PUT again when their commit comes to nothing.
 bool worker_chunk_has_put(const struct worker_chunk *chunk);
-// They are not committed: PUT rows become ABSENT, and pages and blocks without rows are freed. Returns how
-// many rows. A chunk that is pinned, or that several sessions share, stays as it is: another time.
+// Nobody commits them: PUT rows become ABSENT, and pages and blocks without rows are freed. Returns how many rows. A
+// chunk that is pinned, or that several sessions share, stays as it is: another time.
 uint64_t worker_store_expire(struct worker_store *store, struct worker_chunk *chunk);
 
 // Copies the APPENDED and COMMITTED ones among the first `rows` rows of all layers, with their states. Rows

@@ -103,7 +103,7 @@ static void drain_workers(void *arg)
 
 // ---- visits -------------------------------------------------------------------------------------
 
-// JOINING and linked: its inventory is read and its layouts are sent, in the phase of sessions.
+// JOINING and linked: it is asked what it holds and told what it should hold, in the phase of sessions.
 static void visit_begin(struct coordinator_worker *w)
 {
     w->visit++;
@@ -390,7 +390,7 @@ static void link_state(void *arg, bool connected)
     }
 }
 
-// Its endpoint has no listener: the process has ended, and does not return over this link.
+// Nobody listens where it did: its process has ended, and does not come back over this link.
 static void link_refused(void *arg)
 {
     struct coordinator_worker *w = arg;
@@ -466,7 +466,7 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uin
     return COMMON_OK;
 }
 
-// A worker with a term of ours that we do not have has seen another life of this cluster (our store is new,
+// A worker that knows a term of ours that we do not has seen another life of this cluster (our store is new,
 // or older): ours must be higher, and durable before anybody hears it. The Register waits for that.
 struct term_raise {
     struct coordinator_cluster *cluster;
@@ -550,8 +550,8 @@ static enum common_code dial(struct coordinator_worker *w, struct common_error *
     return proto_channel_open(cluster->core->loop, w->edge_endpoint, &options, &w->channel, err);
 }
 
-// The same process, whose visit is under way, or whose link is being made: to start over each time would
-// never end where a visit takes longer than it takes the worker to register again.
+// The same process, whose visit is under way, or whose link is being made: to begin anew would be to begin for ever
+// where a visit takes longer than it takes the worker to register again.
 static bool is_joining_already(const struct coordinator_worker *w, const Banyan__Pb__RegisterRequest *m)
 {
     return w->state == COORDINATOR_WORKER_JOINING && w->instance == m->instance && w->channel &&
@@ -608,8 +608,8 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         return;
     }
     if (raise_term(cluster, w, request, m->seen_term))
-        return;                     // reconnects
-    if (is_joining_already(w, m)) { // it has lost its link to us meanwhile: what is being sent continues
+        return;                     // comes again
+    if (is_joining_already(w, m)) { // it has lost its own link to us meanwhile: what it is told goes on
         if (w->registering)
             proto_request_fail(w->registering, COMMON_UNAVAILABLE, "the worker has registered again", NULL,
                                0);
@@ -624,13 +624,13 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         close_link(w);
     }
     bool anew = w->life != 0;
-    w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until its layouts have been sent
+    w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until it has been told its layouts
     if (w->leaving && w->instance != m->instance) {                     // that process has ended
         w->leaving = false;
         w->draining = w->drain_ordered;
         w->drain_reason[0] = w->draining ? w->drain_reason[0] : '\0';
     }
-    if (w->instance != m->instance) // it has measured itself again
+    if (w->instance != m->instance) // it has measured itself anew
         w->pace = (struct coordinator_pace){0};
     w->instance = m->instance;
     snprintf(w->host, sizeof(w->host), "%s", m->host);
@@ -684,7 +684,7 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
                            0);
         return;
     }
-    // A worker that lost its link registers again over the next one, so an honest one never gets here.
+    // Who has lost its link registers anew over the next one, so an honest worker never comes here.
     if (w->link != proto_request_link(request)) {
         proto_request_fail(
             request, COMMON_PERMISSION_DENIED,
@@ -692,7 +692,7 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
             0);
         return;
     }
-    // Promises are kept as memory is taken; unused ones fade within a minute or so. What is open fades as
+    // Promises are kept as memory is taken; those that nobody takes up fade within a minute or so. What is open fades as
     // slowly as people type.
     uint64_t grown = m->used_bytes > w->used_bytes ? m->used_bytes - w->used_bytes : 0,
              promised = grown < w->promised_bytes ? grown : w->promised_bytes, open = grown - promised;
@@ -712,7 +712,7 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     w->cold_loaded = m->cold_loaded;
     w->cold_loaded_bytes = m->cold_loaded_bytes;
     w->cold_load_ns = m->cold_load_ns;
-    w->n_lacking = 0; // taken up by the room of sessions, and reported until it was
+    w->n_lacking = 0; // taken up by the room of sessions, and told until it was
     while (w->n_lacking < m->n_lacking && w->n_lacking < PROTO_LACKING_MAX) {
         w->lacking[w->n_lacking] = m->lacking[w->n_lacking];
         w->n_lacking++;

@@ -49,8 +49,8 @@ void coordinator_workers_tick(struct coordinator_cluster *cluster, uint64_t now_
 void coordinator_workers_close(struct coordinator_cluster *cluster);                 // links
 void coordinator_workers_free(struct coordinator_cluster *cluster);
 
-// The next worker that is JOINING and linked, and whose visit begins. For the room of sessions: it asks what
-// the worker holds, sends it its layouts, and makes it ACTIVE, or loses it. A visit whose number is not
+// The next worker that is JOINING and linked, and whose visit begins. For the room of sessions: it asks what the
+// worker holds, tells it what it should hold, and makes it ACTIVE, or loses it. A visit whose number is not
 // w->visit any more has come to nothing.
 struct coordinator_worker *coordinator_workers_take_joining(struct coordinator_cluster *cluster);
 
@@ -58,7 +58,7 @@ struct coordinator_worker *coordinator_workers_take_joining(struct coordinator_c
 // there. One that is ACTIVE may not have taken its layout yet: to it the session is still of another life.
 bool coordinator_worker_listed(const struct coordinator_worker *w, uint64_t session);
 
-// A layout has changed that may already have been sent to the worker: it is sent again before it is ACTIVE.
+// A layout has changed that the worker may have been told already: it is told again before it is ACTIVE.
 void coordinator_worker_dirty(struct coordinator_worker *w);
 
 void coordinator_workers_init(struct coordinator_cluster *cluster);

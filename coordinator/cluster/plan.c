@@ -60,7 +60,7 @@ uint32_t coordinator_plan_rank(const struct coordinator_plan *plan, const struct
     return UINT32_MAX;
 }
 
-// Its members must be notified, or it may be freed: looked at in the phase of plans.
+// Its members are to be told, or it may be freed: looked at in the phase of plans.
 static void plan_mark(struct coordinator_plan *plan)
 {
     if (proto_list_empty(&plan->dirty))
@@ -68,7 +68,7 @@ static void plan_mark(struct coordinator_plan *plan)
     coordinator_turn_mark(&plan->cluster->core->turn, COORDINATOR_PHASE_PLANS);
 }
 
-// READY or RETIRED: steps with work for it find out in their phase.
+// READY or RETIRED: whoever has work for it finds out in the phase of steps.
 static void plan_changed(struct coordinator_plan *plan)
 {
     if (proto_list_empty(&plan->changed))

@@ -76,9 +76,9 @@ void coordinator_plans_edge_down(struct coordinator_cluster *cluster, const stru
                                  const struct coordinator_worker *to, uint64_t until_ns);
 // Retires those that it is a member of, where there are others: the next tree is made for its new speed.
 void coordinator_plans_worker_slow(const struct coordinator_worker *w);
-// Retires all: a worker drops the plans of a term when it sees a later one.
+// Retires all: a worker drops the plans of a term when it hears of a later one.
 void coordinator_plans_term_raised(struct coordinator_cluster *cluster);
-void coordinator_plans_tick(struct coordinator_cluster *cluster, uint64_t now_ns); // drops unused plans
+void coordinator_plans_tick(struct coordinator_cluster *cluster, uint64_t now_ns); // drops what nobody uses
 void coordinator_plans_drain(struct coordinator_cluster *cluster);
 void coordinator_plans_free(struct coordinator_cluster *cluster);
 

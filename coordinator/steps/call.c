@@ -100,7 +100,7 @@ static void deadline_timer(void *arg)
 {
     struct coordinator_steps *steps = arg;
     uint64_t now = common_clock_ns();
-    // Ending one call frees that call at most: what its items held is released at the end of the turn.
+    // Ending one call frees that call at most: what its items held is let go at the end of the turn.
     for (struct proto_list *link = steps->calls.next, *next; link != &steps->calls; link = next) {
         struct coordinator_call *call = proto_list_entry(link, struct coordinator_call, link);
         next = link->next;

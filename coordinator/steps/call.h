@@ -36,7 +36,7 @@ struct coordinator_call {
 // Handler (proto_method.handle).
 void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_request *request);
 
-// The session with this id, if the caller may see it; else NULL.
+// The session with this id, if it is there for who asks; else NULL.
 struct coordinator_session *coordinator_call_session(const struct coordinator_call *call, uint64_t id);
 
 // An item of it is done. It may be gone afterwards.

@@ -37,7 +37,7 @@ void coordinator_frame_send_big(struct coordinator_queue *queue);
 void coordinator_frame_landed(void *arg, enum common_code code, const char *text,
                               struct proto_step_result *result);
 
-// Cancels the frames all of whose calls are over: their results are not needed, and what waits for the plan
+// Cancels the frames all of whose calls are over: nobody waits for what they compute, and what waits for the plan
 // may go. They come back on this stack. Drain.
 void coordinator_frames_cancel(struct coordinator_steps *steps);
 

@@ -130,7 +130,7 @@ void coordinator_item_take_missing(struct coordinator_item *item, const struct c
     count_missing(item, true);
 }
 
-// Declares what only its rows would have seen.
+// What its rows, and nobody else's, would have seen is declared.
 static void declare_missing(struct coordinator_item *item, struct coordinator_session *s)
 {
     char trace[COMMON_TRACE_ID_TEXT];
@@ -212,8 +212,7 @@ static void item_unconfirmed(struct coordinator_item *item)
 
 static void retry_later(struct coordinator_item *item);
 
-// No worker has any of its rows: it begins again as an append of its own, and its chunk goes to another
-// worker.
+// Nobody has any of its rows: it begins again as an append of its own, and its chunk goes to another worker.
 static void go_elsewhere(struct coordinator_item *item, struct coordinator_session *s)
 {
     if (s->open_write == item->write)

@@ -76,8 +76,8 @@ struct coordinator_item_way {      // of the present attempt: QUEUED and FLYING
     struct coordinator_missing missing;
 };
 
-struct coordinator_item_look { // where its rows looked and where its time went, if requested
-    bool watched;              // the session is watched
+struct coordinator_item_look { // where its rows looked and where its time went, when somebody wants to know
+    bool watched;              // somebody watches the session
     bool counted;              // for steps that are kept, at its first attempt
     uint8_t keep;              // enum coordinator_keep_wish (keep.h)
     struct coordinator_masses *masses;
@@ -88,7 +88,7 @@ struct coordinator_item_look { // where its rows looked and where its time went,
 
 struct coordinator_item_trace { // spans.h
     bool known, sampled;        // it has one; and spans are wanted
-    bool own; // spans were exported here when it arrived: it has a span of its own, and its frames do
+    bool own; // somebody took spans here when it came: it has a span of its own, and its frames do
     struct common_trace parent;  // of the caller's span; its span_id is zero where we have drawn it
     uint8_t span_id[8];          // of its own span; where it has none, the caller's
     uint64_t sent_ns, landed_ns; // of the first frame, and of the last; 0: none has come back
@@ -109,7 +109,7 @@ struct coordinator_item {
     uint32_t attempt;
     uint64_t retry_at_ns;
     bool
-        apart; // rows of it were on a worker's disk: it goes in a frame of its own, in which no other item waits with it
+        apart; // rows of it were on a worker's disk: it goes in a frame of its own, in which nobody waits with it
     bool again;     // a slab failed in a way that a new attempt may mend
     bool blind;     // it failed for rows that were not there, and the slab that brings them has not said why
     bool elsewhere; // a holder had no memory for its rows: once they are taken back it goes again
@@ -141,9 +141,8 @@ void coordinator_item_enter(struct coordinator_item *item);
 // was deleted in this turn ends at the end of the turn.
 void coordinator_item_stop(struct coordinator_item *item, enum common_code code, const char *text);
 
-// Its end: failure says whether it worked. Rows of an append that failed are taken back first, and the
-// failure says UNCONFIRMED when a holder cannot be notified. The call, and the item in it, may be gone
-// afterwards.
+// Its end: failure says whether it worked. Rows of an append that failed are taken back first, and the failure says
+// UNCONFIRMED when a holder cannot be told. The call, and the item in it, may be gone afterwards.
 void coordinator_item_finish(struct coordinator_item *item);
 
 // What it leaves out, instead of what an earlier attempt did; NULL: nothing. The ranges are its own from now on, and
@@ -163,7 +162,7 @@ void coordinator_item_reroute(struct coordinator_item *item);
 // A waiting item whose turn it is.
 void coordinator_item_go(struct coordinator_item *item);
 
-// lse of an item whose slabs are all back, [rows][q_heads]. NULL unless it was declared as needed.
+// lse of an item whose slabs are all back, [rows][q_heads]. NULL where nobody said that it would be needed.
 const float *coordinator_item_lse(const struct coordinator_item *item);
 // Likewise o, [rows][q_heads][v_dim]. NULL: its call was answered before it was there.
 const float *coordinator_item_o(const struct coordinator_item *item);
