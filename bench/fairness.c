@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a quiet tenant's step takes while another tenant floods the coordinator with steps, beside the same step alone,
-// the same flood from its own tenant (within a tenant all wait in one row), and a plain unix round trip at its payload. The
-// flood is a process of its own with so many steps outstanding at any time, on the same workers and the same plan.
-// frames_a_step says what the scheduler does whatever else the machine has to do: 2 are the frame under way and its own.
+// How long a quiet tenant's step takes while another tenant floods the coordinator with steps, beside the
+// same step alone, the same flood from its own tenant (within a tenant all wait in one row), and a plain unix
+// round trip at its payload. The flood is a process of its own with so many steps outstanding at any time, on
+// the same workers and the same plan. frames_a_step says what the scheduler does whatever else the machine
+// has to do: 2 are the frame under way and its own.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,8 +10,8 @@
 //      │             │ refused by the channel          │
 //      └─refused──▶ REFUSED ───next turn of the loop───┘
 //
-// A refusal waits for a turn of its own because done never runs on the stack of client_call_start. It needs no
-// memory: its mail and its text lie in the call.
+// A refusal waits for a turn of its own because done never runs on the stack of client_call_start. It needs
+// no memory: its mail and its text lie in the call.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -225,8 +225,8 @@ static banyan_code load_tls(const banyan_options *options, struct banyan_client 
     return code == COMMON_OK ? BANYAN_OK : client_error_set(error, (banyan_code)code, "%s", err.message);
 }
 
-// So that a blocking caller may do the I/O thread's work (common/loop.h): the call is alone. Spans go out over sockets that
-// may raise SIGPIPE, which is the I/O thread's to block.
+// So that a blocking caller may do the I/O thread's work (common/loop.h): the call is alone. Spans go out
+// over sockets that may raise SIGPIPE, which is the I/O thread's to block.
 static bool may_be_lent(void *arg)
 {
     const struct banyan_client *client = arg;

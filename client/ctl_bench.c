@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command: bench. A session of its own with random K and V: how quick an attach, a step and an append are on this cluster,
-// beside what they cannot be quicker than. The session goes with the command, and by itself where the command is killed.
+// Command: bench. A session of its own with random K and V: how quick an attach, a step and an append are on
+// this cluster, beside what they cannot be quicker than. The session goes with the command, and by itself
+// where the command is killed.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

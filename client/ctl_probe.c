@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command: probe. Asks a daemon's --http whether it is alive or ready, with an exit code for supervisors: what a container
-// without a shell and without curl runs as its health check. It asks no coordinator.
+// Command: probe. Asks a daemon's --http whether it is alive or ready, with an exit code for supervisors:
+// what a container without a shell and without curl runs as its health check. It asks no coordinator.
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>

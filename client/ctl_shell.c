@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What shells and the build ask of banyanctl: the command completion, which prints the scripts of client/completion/;
-// --complete, with which these ask for words; --tables, from which the manual page is made.
+// What shells and the build ask of banyanctl: the command completion, which prints the scripts of
+// client/completion/; --complete, with which these ask for words; --tables, from which the manual page is
+// made.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,7 +168,8 @@ static void offer_commands(const char *group, const char *text)
         }
 }
 
-// The nth argument in "SESSION LENGTH [NAME] --yes", without its brackets; "": there is none. "[COMMAND...]" is any.
+// The nth argument in "SESSION LENGTH [NAME] --yes", without its brackets; "": there is none. "[COMMAND...]"
+// is any.
 static void name_of_arg(const char *synopsis, int nth, char *out, size_t size)
 {
     out[0] = '\0';

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting for something that goes on in the cluster, with a bar on a terminal: how much is left, and how fast it goes.
+// Waiting for something that goes on in the cluster, with a bar on a terminal: how much is left, and how fast
+// it goes.
 #ifndef CLIENT_CTL_WAIT_H
 #define CLIENT_CTL_WAIT_H
 

@@ -31,8 +31,8 @@ struct ctl_work {
     uint64_t done_bytes, took_ns; // results
 };
 
-// Does them, on `threads` threads (1 .. 16), about in order, until one fails or the user ends it. Returns the first
-// failure, with *problem filled in. May be called again for further pieces: *work goes on counting.
+// Does them, on `threads` threads (1 .. 16), about in order, until one fails or the user ends it. Returns the
+// first failure, with *problem filled in. May be called again for further pieces: *work goes on counting.
 enum ctl_exit ctl_work_run(struct ctl_work *work, uint32_t threads, struct ctl_problem *problem);
 
 // From here on SIGINT and SIGTERM end work between two pieces, and not the program.

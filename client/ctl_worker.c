@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers in and out of use, and the balance between them: worker drain, worker resume, worker forget, rebalance.
+// Workers in and out of use, and the balance between them: worker drain, worker resume, worker forget,
+// rebalance.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

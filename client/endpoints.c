@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinators of a client: one, or a list of those that may serve (A,B), one at a time. There is a channel to each;
-// calls go over the *current* one.
+// The coordinators of a client: one, or a list of those that may serve (A,B), one at a time. There is a
+// channel to each; calls go over the *current* one.
 //
 //   current: does not answer ── another one says that it serves, with a higher term ──▶ that one
 //

@@ -38,8 +38,8 @@ struct client_peers {
     struct banyan_client *client;
     struct common_timer *sweep;
     uint32_t n;
-    // What workers are shown. "": nothing. The newest pass, or before there was one (of an older coordinator there is none)
-    // a token that they may know: of the token file.
+    // What workers are shown. "": nothing. The newest pass, or before there was one (of an older coordinator
+    // there is none) a token that they may know: of the token file.
     char token[COMMON_TOKEN_MAX + 1];
     struct client_peer *buckets[PEER_BUCKETS];
 };

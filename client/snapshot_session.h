@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A snapshot's side towards the cluster: the session that holds its rows still, reading them, and putting them into a new
-// session. 'session snapshot' and 'session restore' do it with files, the simulator without (tests/sim/chaos_snapshot.c).
+// A snapshot's side towards the cluster: the session that holds its rows still, reading them, and putting
+// them into a new session. 'session snapshot' and 'session restore' do it with files, the simulator without
+// (tests/sim/chaos_snapshot.c).
 //
 //   snapshot_pin ──▶ snapshot_plan ──▶ client_seals_begin ──▶ snapshot_read_rows, of each file ──▶ client_seals_check
 //   banyan_session_create_at ──▶ snapshot_put_rows, in the order of snapshot_nth ──▶ banyan_session_get_info

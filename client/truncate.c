@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Truncates, and the state of a session, which says what became of them.
 //
-// A truncate that has failed may still be on its way, or done without an answer: it is in doubt. It is settled by a call
-// that takes its place in the session's chain of truncates, if it has not been done by then; else the answer names it.
+// A truncate that has failed may still be on its way, or done without an answer: it is in doubt. It is
+// settled by a call that takes its place in the session's chain of truncates, if it has not been done by
+// then; else the answer names it.
 //
 //     none in doubt ──sent──▶ in doubt ──an answer, or settled──▶ none in doubt
 #include "client/internal.h"

@@ -17,8 +17,9 @@ struct common_blob {
     unsigned refs; // atomic; use the functions
 };
 
-// One reference, len = len. NULL when memory is short. Contents are not cleared; of a small blob they are when it ends, of others
-// when they change hands: `owner`, and why, in common/block.h. common_blob_new: COMMON_BLOCK_DAEMONS.
+// One reference, len = len. NULL when memory is short. Contents are not cleared; of a small blob they are
+// when it ends, of others when they change hands: `owner`, and why, in common/block.h. common_blob_new:
+// COMMON_BLOCK_DAEMONS.
 struct common_blob *common_blob_new(size_t len);
 struct common_blob *common_blob_new_of(size_t len, uint64_t owner);
 struct common_blob *common_blob_ref(struct common_blob *blob); // returns blob; NULL passes through

@@ -138,8 +138,8 @@ static void release(struct block *block)
 
 // ---- taking and giving --------------------------------------------------------------------------
 
-// Best the one whose pages are in a cache: of the same owner, or clean; else whatever there is of its size, because it is wiped
-// in less time than fresh pages take.
+// Best the one whose pages are in a cache: of the same owner, or clean; else whatever there is of its size,
+// because it is wiped in less time than fresh pages take.
 static struct block *find(uint16_t class, uint64_t owner)
 {
     struct block *best = NULL, *block = pool.first[class];

@@ -17,7 +17,8 @@ static struct {
     const char *program;
 } told;
 
-// core(5): a pattern that names a program is not held by a limit of 0, but by 1; and no file is as small as that.
+// core(5): a pattern that names a program is not held by a limit of 0, but by 1; and no file is as small as
+// that.
 static void limit_cores(rlim_t soft)
 {
     const struct rlimit limit = {soft, 1};

@@ -48,7 +48,8 @@ struct common_http {
 
 // ---- what is asked ------------------------------------------------------------------------------
 
-// A range of Accept, "type/sub;name=value;q=0.5": its weight, 0 where a version is named that is not `version`.
+// A range of Accept, "type/sub;name=value;q=0.5": its weight, 0 where a version is named that is not
+// `version`.
 static double weight_of(const char *range, size_t len, const char *version)
 {
     double weight = 1;

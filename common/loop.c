@@ -204,7 +204,8 @@ static void lend(struct common_loop *loop)
             continue;
         if (atomic_compare_exchange_strong(&loop->owner, &before, &thread_tag))
             return;
-        // Who has borrowed it recalls us once more, where there is a reason, after giving it back: which may be now.
+        // Who has borrowed it recalls us once more, where there is a reason, after giving it back: which may
+        // be now.
         atomic_store(&loop->recalled, 0);
         if (atomic_load(&loop->owner) == &lent)
             recall(loop);
@@ -234,7 +235,8 @@ static bool borrow(struct common_loop *loop, common_loop_fn fn, void *arg, const
     atomic_fetch_add(&loop->borrows, 1);
     loop->borrowed = true;
     loop->giving = false;
-    // A link may have ended since. Once: else it goes on for as long as there is mail, and what must not run here posts itself.
+    // A link may have ended since. Once: else it goes on for as long as there is mail, and what must not run
+    // here posts itself.
     if (common_clock_ns() - loop->left_ns > UNSEEN_NS)
         event_base_loop(loop->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
     common_loop_enter(loop);

@@ -25,8 +25,9 @@ struct event_base *common_loop_base(struct common_loop *loop);
 // Everything posted before stop has run when this returns.
 void common_loop_run(struct common_loop *loop);
 
-// Starts a thread that runs the loop; common_loop_join waits for its end, and for borrowers' (after common_loop_stop). The thread
-// blocks SIGPIPE: a write to a peer that has left is EPIPE there, whatever the process does about the signal.
+// Starts a thread that runs the loop; common_loop_join waits for its end, and for borrowers' (after
+// common_loop_stop). The thread blocks SIGPIPE: a write to a peer that has left is EPIPE there, whatever the
+// process does about the signal.
 enum common_code common_loop_start_thread(struct common_loop *loop, const char *thread_name);
 void common_loop_join(struct common_loop *loop);
 
@@ -41,11 +42,12 @@ void common_loop_lend(struct common_loop *loop, bool (*may)(void *arg), void *ar
 // may still be 0: other work has come, which the loop's thread does, and fn's with it.
 bool common_loop_borrow(struct common_loop *loop, common_loop_fn fn, void *arg, const _Atomic uint32_t *done);
 
-// On the thread that owns the loop: whether it has only borrowed it. Then it ends to do so at the end of the turn.
+// On the thread that owns the loop: whether it has only borrowed it. Then it ends to do so at the end of the
+// turn.
 bool common_loop_give_back(struct common_loop *loop);
 
-// On the thread that owns the loop: a caller has its answer. One that has borrowed the loop for it does nothing else of this
-// turn first.
+// On the thread that owns the loop: a caller has its answer. One that has borrowed the loop for it does
+// nothing else of this turn first.
 void common_loop_answered(struct common_loop *loop);
 
 // Any thread. Makes run return once the mailbox is empty.
@@ -68,19 +70,19 @@ void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common
 // loop, calls it directly. The caller sees to it that the loop is not stopped meanwhile.
 void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg);
 
-// The same on the loop's own thread, never on one that has borrowed it: what was posted before has run by then, and callbacks
-// that must not run on a borrower (common_loop_give_back) as well.
+// The same on the loop's own thread, never on one that has borrowed it: what was posted before has run by
+// then, and callbacks that must not run on a borrower (common_loop_give_back) as well.
 void common_loop_call_own(struct common_loop *loop, common_loop_fn fn, void *arg);
 
 // Whether the calling thread owns the loop, borrowed or not. True for any thread while the loop does not run.
 bool common_loop_is_owner(const struct common_loop *loop);
 
-// On the loop thread: something that callbacks which libevent has queued already may still look at, to be freed once they
-// have run, at the latest with the loop. False: no memory, it is the caller's still.
+// On the loop thread: something that callbacks which libevent has queued already may still look at, to be
+// freed once they have run, at the latest with the loop. False: no memory, it is the caller's still.
 bool common_loop_leave_behind(struct common_loop *loop, void (*release)(void *thing), void *thing);
 
-// Frees the loop. It must not be running. What was posted after stop and has not run is dropped, and its mail,
-// which may be gone by now, is not touched. NULL is allowed.
+// Frees the loop. It must not be running. What was posted after stop and has not run is dropped, and its
+// mail, which may be gone by now, is not touched. NULL is allowed.
 void common_loop_free(struct common_loop *loop);
 
 // One-shot or periodic timer; all calls on the loop thread, free before the loop is freed. A timer is never
@@ -95,9 +97,10 @@ void common_timer_start(struct common_timer *timer, unsigned long long delay_ns,
 void common_timer_stop(struct common_timer *timer);
 void common_timer_free(struct common_timer *timer); // NULL is allowed; stops it
 
-// Work that a turn of the loop leaves for its end. Once marked, the function runs once, after every handler that
-// is ready in this turn and before the loop waits again; until it runs, marking again changes nothing. It may
-// mark itself, and then runs again in the same way. All calls on the loop thread; free it before the loop.
+// Work that a turn of the loop leaves for its end. Once marked, the function runs once, after every handler
+// that is ready in this turn and before the loop waits again; until it runs, marking again changes nothing.
+// It may mark itself, and then runs again in the same way. All calls on the loop thread; free it before the
+// loop.
 struct common_deferred;
 enum common_code common_deferred_new(struct common_loop *loop, common_loop_fn fn, void *arg,
                                      struct common_deferred **out);

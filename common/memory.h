@@ -9,10 +9,10 @@
 // Blobs of 64 KiB and more are not in it (common/block.h). Once, first thing in main.
 void common_memory_keep(void);
 
-// Makes malloc overwrite what is freed, and what it gives, where it has more than some 1 KiB (smaller blocks are kept by each thread
-// as they are): rows, answers and messages of one session are not found in memory that another one gets. What comes and goes with
-// every step is in blocks, which are wiped when they change hands and not before (common/block.h). Once, first thing in main; of
-// glibc alone, not with sanitizers.
+// Makes malloc overwrite what is freed, and what it gives, where it has more than some 1 KiB (smaller blocks
+// are kept by each thread as they are): rows, answers and messages of one session are not found in memory
+// that another one gets. What comes and goes with every step is in blocks, which are wiped when they change
+// hands and not before (common/block.h). Once, first thing in main; of glibc alone, not with sanitizers.
 void common_memory_wipe(void);
 
 #endif

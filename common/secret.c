@@ -21,8 +21,8 @@
 
 #define HEX_CHARS (2 * COMMON_SECRET_BYTES)
 
-// Whether this file of root's is a credential: systemd alone can write there, and lets this process read it by
-// an ACL (systemd 254 and later), whose mask the group's bits of the mode are then.
+// Whether this file of root's is a credential: systemd alone can write there, and lets this process read it
+// by an ACL (systemd 254 and later), whose mask the group's bits of the mode are then.
 static bool is_credential(const char *path, const struct stat *st)
 {
     const char *folder = getenv("CREDENTIALS_DIRECTORY");

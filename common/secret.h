@@ -33,8 +33,8 @@ enum common_code common_secret_load_or_create(const char *path, struct common_se
 enum common_code common_token_load(const char *path, char out[COMMON_TOKEN_MAX + 1],
                                    struct common_error *err);
 
-// Reads a small private file whole (`what` it is, for sentences), by the same rules. *len <= cap; a longer file is
-// INVALID_ARGUMENT. The caller wipes buf, also after an error.
+// Reads a small private file whole (`what` it is, for sentences), by the same rules. *len <= cap; a longer
+// file is INVALID_ARGUMENT. The caller wipes buf, also after an error.
 enum common_code common_private_read(const char *path, const char *what, char *buf, size_t cap, size_t *len,
                                      struct common_error *err);
 

@@ -82,8 +82,8 @@ static void on_descriptor(evutil_socket_t fd, short what, void *arg)
     ssize_t ignored = read(fd, &count, sizeof count); // EAGAIN: it was set again since
     (void)ignored;
     timers->set_ns = UINT64_MAX;
-    // After a stop of the process everything is ready at once, and what came in meanwhile would count as not come:
-    // an answer that lies in a socket, for a call whose time is over. The sockets go first.
+    // After a stop of the process everything is ready at once, and what came in meanwhile would count as not
+    // come: an answer that lies in a socket, for a call whose time is over. The sockets go first.
     if (!timers->late && timers->n_armed > 0 && now > timers->heap[0]->due_ns &&
         now - timers->heap[0]->due_ns > LATE_NS) {
         timers->late = true;

@@ -286,8 +286,8 @@ static bool looks_like_tls(const struct common_tls_link *link)
     return true;
 }
 
-// The alert that OpenSSL gives for a peer that began with something else than TLS is none that this peer could read;
-// a peer of ours says what it means.
+// The alert that OpenSSL gives for a peer that began with something else than TLS is none that this peer
+// could read; a peer of ours says what it means.
 static void tell_plain(struct common_tls_link *link)
 {
     static const uint8_t alert[] = {SSL3_RT_ALERT, 3, 3, 0, 2, SSL3_AL_FATAL, SSL_AD_PROTOCOL_VERSION};
@@ -451,7 +451,8 @@ static void advance(struct place *place, size_t bytes)
         place->done += bytes;
 }
 
-// The next record's bytes: where they lie, when a piece fills it or stands before one that does; else copied together.
+// The next record's bytes: where they lie, when a piece fills it or stands before one that does; else copied
+// together.
 static const uint8_t *next_record(const struct place *from, uint8_t *stage, size_t *len)
 {
     struct place place = *from;

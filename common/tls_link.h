@@ -45,10 +45,12 @@ enum common_code common_tls_link_new(const struct common_tls *tls, int fd,
                                      const struct common_tls_link_options *options,
                                      struct common_tls_link **out, struct common_error *err);
 
-// Before the socket is closed: says the end to the peer, as far as the socket takes it at once. NULL is allowed.
+// Before the socket is closed: says the end to the peer, as far as the socket takes it at once. NULL is
+// allowed.
 void common_tls_link_free(struct common_tls_link *link);
 
-// Takes the handshake as far as it goes now; to be called first, and whenever the socket is readable, until *done.
+// Takes the handshake as far as it goes now; to be called first, and whenever the socket is readable, until
+// *done.
 enum common_tls_state common_tls_link_shake(struct common_tls_link *link, bool *done);
 
 // After the handshake. Bytes read; fewer than len: there is nothing more now, and *state says whether ever.

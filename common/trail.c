@@ -346,8 +346,8 @@ static const char *refuses(int fd, struct stat *st)
 // -1: no, because of *why.
 static int file_open(const char *path, struct stat *st, const char **why)
 {
-    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: a pipe put in its place
-    // does not stop the process.
+    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: a pipe put in
+    // its place does not stop the process.
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
     if (fd < 0) {
         *why = errno == ELOOP ? "it is a symbolic link: name the file itself" : strerror(errno);

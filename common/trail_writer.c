@@ -21,7 +21,8 @@ struct record {
     char text[];
 };
 
-// Numbers of records: 1 <= told + 1 <= done + 1 <= put + 1. Those above `told` are in the ring, those above `done` wait.
+// Numbers of records: 1 <= told + 1 <= done + 1 <= put + 1. Those above `told` are in the ring, those above
+// `done` wait.
 struct common_trail_writer {
     struct common_loop *loop;
     common_trail_done_fn done_fn;

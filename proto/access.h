@@ -10,8 +10,8 @@
 #define PROTO_TENANT_NAME_MAX   64 // bytes of a tenant's name, and of a token's
 #define PROTO_TENANT_NAME_BYTES (PROTO_TENANT_NAME_MAX + 1)
 
-// What a client's token permits; each but NONE is allowed some more than the one before it, though OPERATOR touches
-// no K, V or answers (coordinator/access.c has the table).
+// What a client's token permits; each but NONE is allowed some more than the one before it, though OPERATOR
+// touches no K, V or answers (coordinator/access.c has the table).
 enum proto_access {
     PROTO_ACCESS_NONE, // nothing: no token, a wrong one; daemons, which have a role instead
     PROTO_ACCESS_READ_ONLY,

@@ -165,8 +165,8 @@ static enum common_code too_many(struct common_error *err, const ProtobufCMessag
                             field, max);
 }
 
-// Fields lie in the order of their numbers, in a type as in what encoders write: the search begins at `next`, and is
-// the library's only where that order is broken.
+// Fields lie in the order of their numbers, in a type as in what encoders write: the search begins at `next`,
+// and is the library's only where that order is broken.
 static const ProtobufCFieldDescriptor *find_field(const ProtobufCMessageDescriptor *type, uint32_t number,
                                                   unsigned *next)
 {

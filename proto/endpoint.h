@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoints as text and as parts: nng+tcp://HOST:PORT, tcp://HOST:PORT, unix:///PATH; under TLS nng+tls://HOST:PORT and
-// tls://HOST:PORT. An IPv6 host stands in brackets.
+// Endpoints as text and as parts: nng+tcp://HOST:PORT, tcp://HOST:PORT, unix:///PATH; under TLS
+// nng+tls://HOST:PORT and tls://HOST:PORT. An IPv6 host stands in brackets.
 #ifndef PROTO_ENDPOINT_H
 #define PROTO_ENDPOINT_H
 

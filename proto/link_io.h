@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a link: a stream socket, plain or under TLS. Nothing here blocks or waits; stream_link.c does the waiting.
-// Private to proto/.
+// The bytes of a link: a stream socket, plain or under TLS. Nothing here blocks or waits; stream_link.c does
+// the waiting. Private to proto/.
 #ifndef PROTO_LINK_IO_H
 #define PROTO_LINK_IO_H
 

@@ -533,7 +533,8 @@ static void nng_channel_close(struct proto_channel *channel)
     retire(s);
 }
 
-// Of the host nothing is known. The server gives no notes: mute_ns is to be long enough for the largest answer.
+// Of the host nothing is known. The server gives no notes: mute_ns is to be long enough for the largest
+// answer.
 static void nng_signs(const struct proto_channel *channel, struct proto_signs *out)
 {
     const struct nng_channel *s = channel->state;

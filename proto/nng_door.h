@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How nng's threads reach the loop, and how nng's sockets are closed. For the calling end: the serving end speaks
-// nng's wire by itself (sp_server.c) and has none of these threads.
+// How nng's threads reach the loop, and how nng's sockets are closed. For the calling end: the serving end
+// speaks nng's wire by itself (sp_server.c) and has none of these threads.
 //
 // The door is a mailbox that can be closed: nng may call back long after a channel is gone, and
 // perhaps after its loop is. Items are intrusive (no allocation a message); what one burst pushes costs one

@@ -14,8 +14,8 @@
 // asked, and has to respond: the answer, or a note that it is reading what was sent before the question
 // (stream_server.c). Where it says that it gives no notes, it is judged as a host alone.
 //
-// Silence counts from the question on, and from our own return on: the timer looks every quiet_ns, and one that is late by
-// half of that has found us away.
+// Silence counts from the question on, and from our own return on: the timer looks every quiet_ns, and one
+// that is late by half of that has found us away.
 #include <stdio.h>
 
 #include "common/clock.h"

@@ -121,8 +121,8 @@ bool proto_sp_link_may_read(struct proto_sp_link *link)
 
 // ---- messages -------------------------------------------------------------------------------------------
 
-// Whether the token stands in a header's beginning. Protobuf writes fields in the order of their numbers, and the
-// checksum stands before them, so it does: 294 bytes hold everything up to the longest token.
+// Whether the token stands in a header's beginning. Protobuf writes fields in the order of their numbers, and
+// the checksum stands before them, so it does: 294 bytes hold everything up to the longest token.
 static bool shows_token(struct proto_sp_link *link, const uint8_t *header, size_t len)
 {
     struct proto_cursor cursor = {header, header + len};

@@ -135,8 +135,8 @@ static void retreat_from(struct stream_channel *s, enum common_code code, const 
         channel->refused_fn(channel->state_arg);
     if (!channel->closing)
         proto_channel_fail_sent(channel, COMMON_UNAVAILABLE, why);
-    // A peer that is not there may come; one that refuses us will refuse those who wait, too. One that has taken us sent
-    // something that was damaged on its way.
+    // A peer that is not there may come; one that refuses us will refuse those who wait, too. One that has
+    // taken us sent something that was damaged on its way.
     if (!channel->closing && code != COMMON_UNAVAILABLE && !was_ready)
         proto_channel_fail_waiting(channel, code, why);
     proto_channel_unref(channel);

@@ -24,9 +24,9 @@ enum {
     BUCKETS_MIN = 64,
 };
 
-// Strangers, before the hello is done, have few places and little time. Of those that have said nothing and of those
-// that have said hello the more numerous kind makes room when all places are taken, its oldest first: neither kind
-// drives the other one out, however many come.
+// Strangers, before the hello is done, have few places and little time. Of those that have said nothing and
+// of those that have said hello the more numerous kind makes room when all places are taken, its oldest
+// first: neither kind drives the other one out, however many come.
 enum { SILENT, GREETED };
 
 // One accepted link:
@@ -247,8 +247,8 @@ static void refuse_link(struct server_link *link, struct proto_request *request,
     proto_request_refuse(request, PROTO_REFUSED_CONNECTION, code, why);
 }
 
-// Over TLS, whether the dialler's certificate says the role that its hello says. Clients need none, unless the server
-// demands it.
+// Over TLS, whether the dialler's certificate says the role that its hello says. Clients need none, unless
+// the server demands it.
 static bool shows_role(const struct server_link *link, uint32_t role, struct common_error *err)
 {
     const struct common_tls_link *tls = link->io->io.tls;

@@ -28,11 +28,12 @@
 // for a machine that is busy starting workers.
 #define GRACE_NS (250 * COMMON_NS_PER_MS)
 
-// A network that swallows frames: the child's host is asked after 1 s without a sign of it, and the edge is down
-// when 2 s later there is none either.
+// A network that swallows frames: the child's host is asked after 1 s without a sign of it, and the edge is
+// down when 2 s later there is none either.
 #define QUIET_NS COMMON_NS_PER_S
-// Something that acknowledges in the child's place and swallows: the child is asked likewise, and has to say something. Longer
-// than it takes the coordinator to miss a process that is stopped, which is not the edge's to judge.
+// Something that acknowledges in the child's place and swallows: the child is asked likewise, and has to say
+// something. Longer than it takes the coordinator to miss a process that is stopped, which is not the edge's
+// to judge.
 #define MUTE_NS (3 * COMMON_NS_PER_S)
 
 // An edge is said to be down after as long as a channel may wait to dial again.

@@ -50,8 +50,9 @@ void cache_use(struct cache *cache)
         (void)use_sessions(cache);
 }
 
-// One of the list that this round has not asked for yet, pinned; NULL: there is none. No lock is held while a cluster is asked,
-// which may take as long as a call may: a pinned cache stays, whatever happens to the list meanwhile.
+// One of the list that this round has not asked for yet, pinned; NULL: there is none. No lock is held while a
+// cluster is asked, which may take as long as a call may: a pinned cache stays, whatever happens to the list
+// meanwhile.
 static struct cache *pin_next(uint64_t round)
 {
     pthread_mutex_lock(&list_lock);
@@ -90,7 +91,8 @@ static bool keep_sessions(struct cache *cache)
     return answers;
 }
 
-// A session lives for BANYAN_TTL after its last use, so that those of a process that was killed go. Asking for it is a use.
+// A session lives for BANYAN_TTL after its last use, so that those of a process that was killed go. Asking
+// for it is a use.
 static void *keep(void *arg)
 {
     uint64_t pause_ns = *(const uint64_t *)arg / 4;
@@ -501,7 +503,8 @@ static bool ready(struct cache *cache, uint32_t number, const struct cache_layer
         return false;
     if (!has_session(cache, number, first))
         return false;
-    // Layers before it may have the batch's rows already; where this one has rows from there on, llama.cpp has taken them back.
+    // Layers before it may have the batch's rows already; where this one has rows from there on, llama.cpp
+    // has taken them back.
     uint32_t at = (uint32_t)(layer - cache->layers);
     if (at < stream->layers && stream->lengths[at] > first && !truncate_to(cache, number, first) &&
         (stream->session || !has_session(cache, number, first)))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a cache for llama.cpp's saved states, and from them. A state has all layers' K before their V, and a session takes both together:
-// K lies in the tensor's own memory, where nothing else is, until its V has come.
+// Rows of a cache for llama.cpp's saved states, and from them. A state has all layers' K before their V, and
+// a session takes both together: K lies in the tensor's own memory, where nothing else is, until its V has
+// come.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

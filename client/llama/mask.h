@@ -27,10 +27,10 @@ struct mask_seen {
     bool block;      // all rows see each other, later ones too
 };
 
-// Reads the mask. `first`: where the batch was written, or UINT64_MAX: the mask says it (of a layer that reads another's rows).
-// known: the window and chunk that were seen before; what is found is compared with them where they are set, and where they are not,
-// they are found as soon as they hide something. Returns NULL and fills *out, or a sentence without its end: what is wrong and
-// which flag helps.
+// Reads the mask. `first`: where the batch was written, or UINT64_MAX: the mask says it (of a layer that
+// reads another's rows). known: the window and chunk that were seen before; what is found is compared with
+// them where they are set, and where they are not, they are found as soon as they hide something. Returns
+// NULL and fills *out, or a sentence without its end: what is wrong and which flag helps.
 const char *mask_read(const struct mask *mask, uint64_t first, const struct mask_seen *known,
                       struct mask_seen *out);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dashboard: a page for people, and the JSON that it is drawn of, over --http. It looks and changes nothing. On the
-// loop thread; each answer is made at once and never waits.
+// The dashboard: a page for people, and the JSON that it is drawn of, over --http. It looks and changes
+// nothing. On the loop thread; each answer is made at once and never waits.
 //
 //   /                      the page; its files are in the program (files.h)
 //   /api/v1/cluster        the coordinator: readiness, limits, counters
@@ -25,7 +25,8 @@
 struct coordinator;
 struct coordinator_dashboard; // opaque
 
-// address: HOST:PORT of --http, as common_http_address says it. NULL: no memory. Ends before the coordinator does.
+// address: HOST:PORT of --http, as common_http_address says it. NULL: no memory. Ends before the coordinator
+// does.
 struct coordinator_dashboard *coordinator_dashboard_new(struct coordinator *c, const char *address);
 void coordinator_dashboard_free(struct coordinator_dashboard *dashboard); // NULL is allowed
 

@@ -39,14 +39,15 @@ struct coordinator_backup;
 // On the loop thread, never on the caller's stack.
 typedef void (*coordinator_backup_fn)(void *arg, enum common_code code, const char *text);
 
-// Begins a copy; done runs when it is there, or has failed. RESOURCE_EXHAUSTED: another is being made, or no memory;
-// FAILED_PRECONDITION: the store is not a file.
+// Begins a copy; done runs when it is there, or has failed. RESOURCE_EXHAUSTED: another is being made, or no
+// memory; FAILED_PRECONDITION: the store is not a file.
 enum common_code coordinator_backup_new(struct coordinator_store *store, coordinator_backup_fn done,
                                         void *arg, struct coordinator_backup **out, struct common_error *err);
 // Once it is there.
 const struct coordinator_backup_facts *coordinator_backup_facts(const struct coordinator_backup *backup);
-// The piece at `offset`, a multiple of COORDINATOR_BACKUP_PIECE below the bytes: into a buffer of its own, valid until the
-// next call (coordinator_backup_piece). False: it is busy, or there is no such piece; done is not called.
+// The piece at `offset`, a multiple of COORDINATOR_BACKUP_PIECE below the bytes: into a buffer of its own,
+// valid until the next call (coordinator_backup_piece). False: it is busy, or there is no such piece; done is
+// not called.
 bool coordinator_backup_read(struct coordinator_backup *backup, uint64_t offset, coordinator_backup_fn done,
                              void *arg);
 const void *coordinator_backup_piece(const struct coordinator_backup *backup, size_t *bytes);

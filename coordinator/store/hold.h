@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One coordinator a store: the process that has this hold is the only one that opens, writes or removes files of the store.
+// One coordinator a store: the process that has this hold is the only one that opens, writes or removes files
+// of the store.
 //
 //   take PATH-lock ──▶ open PATH, PATH-wal ──▶ … ──▶ last write, close PATH, PATH-wal ──▶ give PATH-lock back
 //
@@ -21,8 +22,8 @@
 
 struct coordinator_hold;
 
-// path: of the store, without links (coordinator_sql_real_path). Does not wait. FAILED_PRECONDITION: another process has
-// it, named in err; UNAVAILABLE: the file system; RESOURCE_EXHAUSTED: out of memory.
+// path: of the store, without links (coordinator_sql_real_path). Does not wait. FAILED_PRECONDITION: another
+// process has it, named in err; UNAVAILABLE: the file system; RESOURCE_EXHAUSTED: out of memory.
 enum common_code coordinator_hold_take(const char *path, struct coordinator_hold **out,
                                        struct common_error *err);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// So many a second, and a second's worth at once after a pause: a bucket that fills by the clock. Pure, in whole
-// numbers: the same calls at the same times end in the same way.
+// So many a second, and a second's worth at once after a pause: a bucket that fills by the clock. Pure, in
+// whole numbers: the same calls at the same times end in the same way.
 //
 //   level   0 ─────────────────── per_s      in billionths of one; full after a second without calls
 //                take n: down by n ▲ up by per_s a second

@@ -28,7 +28,8 @@ struct coordinator_trail_flood { // all zero: quiet
 // Whether one of this peer ("NAME@ADDRESS:PORT") is recorded; false: it was counted.
 bool coordinator_trail_flood_admits(struct coordinator_trail_flood *flood, const char *peer, uint64_t now_ns);
 
-// How many were counted in a window that is over, or in any with `end`; 0: none. To be called several times a second.
+// How many were counted in a window that is over, or in any with `end`; 0: none. To be called several times a
+// second.
 uint64_t coordinator_trail_flood_over(struct coordinator_trail_flood *flood, uint64_t now_ns, bool end);
 
 // Where the address begins in what names a peer.

@@ -212,7 +212,8 @@ bool coordinator_trail_answered(struct coordinator_trail *trail, struct proto_re
                                 enum common_code code, const ProtobufCMessage *reply)
 {
     uint32_t method = proto_request_method(request);
-    // Without a body it has reached no handler. Of those it says who was not allowed to call; the rest says `refusing`.
+    // Without a body it has reached no handler. Of those it says who was not allowed to call; the rest says
+    // `refusing`.
     const ProtobufCMessage *asked = proto_request_message(request)->body;
     bool denied = code == COMMON_PERMISSION_DENIED && coordinator_trail_knows(method);
     if (!trail || (!asked && !denied))

@@ -231,8 +231,8 @@ static bool is_member(const struct nccl_group *group, uint64_t generation)
 }
 
 // Rank 0: what the answers to a frame that named the communicator say of it. Their `generation` is its own
-// where every rank is in it and wants operations; `joined` counts ranks that are in it, or, of a frame with an
-// operation, that took their place.
+// where every rank is in it and wants operations; `joined` counts ranks that are in it, or, of a frame with
+// an operation, that took their place.
 static void hear_members(struct nccl_group *group, const struct nccl_op *op,
                          const struct proto_step_result *result)
 {

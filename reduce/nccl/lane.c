@@ -24,7 +24,8 @@ _Static_assert(sizeof(struct nccl_tag) == NCCL_TAG_BYTES, "blocks are laid out b
 
 #define BLOCKS_MAX ((size_t)64 << 20) // of all ranks' blocks on rank 0
 
-// A thread of NCCL's makes each call: started, it takes some tens of microseconds, connecting some milliseconds.
+// A thread of NCCL's makes each call: started, it takes some tens of microseconds, connecting some
+// milliseconds.
 #define SETTLE_SPIN_NS (200 * COMMON_NS_PER_US)
 #define SETTLE_NAP_US  20u
 #define SETTLE_MOST_US 1000u

@@ -3,8 +3,8 @@
 //
 // NCCL allocates and frees device memory when a communicator is formed and when it is aborted. That may wait
 // for all kernels of the device, and what other threads ask of CUDA then waits, too. An operation of another
-// communicator is such a kernel, and ends only when other processes have done their part. So the communicators
-// of a process take turns:
+// communicator is such a kernel, and ends only when other processes have done their part. So the
+// communicators of a process take turns:
 //
 //     operations under way   nccl_quiet_begin … nccl_quiet_end     a communicator counts once
 //     forming, aborting      nccl_quiet_enter … nccl_quiet_leave   begins when none of the others has any
