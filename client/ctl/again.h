@@ -15,7 +15,8 @@ extern uint64_t ctl_again_ns; // --watch; 0: once
      UINT64_C(100000000), UINT64_C(3600000000000)}
 // clang-format on
 
-// Runs it once or, with --watch, until it fails in a way that does not pass by itself: it goes on while nobody answers.
+// Runs it once or, with --watch, until it fails in a way that does not pass by itself: it continues while
+// there is no answer.
 enum ctl_exit ctl_again(struct ctl *ctl, enum ctl_exit (*run)(struct ctl *ctl));
 
 #endif

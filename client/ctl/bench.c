@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command: bench. A session of its own with random K and V: how quick an attach, a step and an append are on this cluster,
-// beside what they cannot be quicker than. The session goes with the command, and by itself where the command is killed.
+// Command: bench. A session of its own with random K and V: how quick an attach, a step and an append are on
+// this cluster, beside what they cannot be quicker than. The session goes with the command, and by itself
+// where the command is killed.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -275,7 +276,7 @@ static enum ctl_exit run_all(struct run *r)
     return CTL_OK;
 }
 
-// Before anything is sent: a cluster that is full to the brim serves nobody.
+// Before anything is sent: a cluster that is full to the brim cannot serve.
 static enum ctl_exit check_room(struct ctl *ctl, uint64_t bytes)
 {
     banyan_cluster_info info;
@@ -289,7 +290,7 @@ static enum ctl_exit check_room(struct ctl *ctl, uint64_t bytes)
         if (strcmp(w->state, "active") == 0 && !w->draining && w->capacity_bytes > w->used_bytes)
             room += w->capacity_bytes - w->used_bytes;
     }
-    bool told = info.n_workers > 0 || strcmp(info.access, "user") != 0; // users are told of no workers
+    bool told = info.n_workers > 0 || strcmp(info.access, "user") != 0; // users see no workers
     banyan_cluster_info_free(&info);
     if (bytes <= room || !told)
         return CTL_OK;

@@ -25,8 +25,8 @@ struct ctl_bench_floor {
     uint64_t bytes_per_s; // through one plain TCP connection on this machine; 0: not known
 };
 
-// Asks for the session's plan and the workers' speeds, and measures the rest. row_bytes: of K and V of one token in one
-// layer. Told on stderr when it fails.
+// Asks for the session's plan and the workers' speeds, and measures the rest. row_bytes: of K and V of one
+// token in one layer. Reports a failure on stderr.
 enum ctl_exit ctl_bench_floor(struct ctl *ctl, banyan_session *session, uint64_t row_bytes,
                               struct ctl_bench_floor *out);
 

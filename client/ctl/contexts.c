@@ -281,7 +281,7 @@ enum common_code ctl_contexts_load(struct ctl_contexts *out, struct common_error
 {
     *out = (struct ctl_contexts){0};
     if (!find_path(out->path))
-        return COMMON_OK; // nobody's home: there are none
+        return COMMON_OK; // no home: there are none
     enum common_code code = read_file(out, err);
     return code == COMMON_OK && out->text ? read_lines(out, err) : code;
 }

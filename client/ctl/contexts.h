@@ -10,8 +10,10 @@
 //     tls-ca = ~/.config/banyan/prod-ca.pem
 //     timeout = 30s
 //
-// endpoint and timeout are as --endpoint and --timeout; tls-cert and tls-key as the options, too. Lines that begin with # are comments. It holds names of files, no secrets; but who can write it can send its user to
-// another cluster, so that a file which others may write is refused. Edits keep what they do not concern as it is.
+// endpoint and timeout are as --endpoint and --timeout; tls-cert and tls-key as the options, too. Lines that
+// begin with # are comments. It holds names of files, no secrets; but who can write it can send its user to
+// another cluster, so that a file which others may write is refused. Edits keep what they do not concern as
+// it is.
 #ifndef CLIENT_CTL_CONTEXTS_H
 #define CLIENT_CTL_CONTEXTS_H
 
@@ -45,8 +47,8 @@ struct ctl_contexts {
 };
 
 // $XDG_CONFIG_HOME/banyan/contexts, or ~/.config/banyan/contexts. A file that is not there is an empty one.
-// INVALID_ARGUMENT: file, line, and what is wrong there; PERMISSION_DENIED: others may write it, or it is another's;
-// UNAVAILABLE: it cannot be read. *out is to be freed after a failure, too.
+// INVALID_ARGUMENT: file, line, and what is wrong there; PERMISSION_DENIED: others may write it, or it is
+// another's; UNAVAILABLE: it cannot be read. *out is to be freed after a failure, too.
 enum common_code ctl_contexts_load(struct ctl_contexts *out, struct common_error *err);
 void ctl_contexts_free(struct ctl_contexts *contexts);
 
@@ -57,7 +59,7 @@ bool ctl_context_name_valid(const char *name);
 
 // ---- ctl_contexts_edit.c ----------------------------------------------------------------------------------
 
-// Each writes the file anew, whole or not at all, and leaves *contexts as it was read: load again.
+// Each rewrites the file, completely or not at all, and leaves *contexts as it was read: load again.
 // UNAVAILABLE: it cannot be written.
 enum common_code ctl_contexts_use(const struct ctl_contexts *contexts, const char *name,
                                   struct common_error *err);

@@ -42,7 +42,8 @@ static bool write_all(int fd, const char *text, size_t len)
     return fsync(fd) == 0;
 }
 
-// Beside it, and renamed: the file is the old one or the new one. Where a link stands, what it points to is written.
+// Beside it, and renamed: the file is the old one or the new one. Where a link stands, what it points to is
+// written.
 static enum common_code write_file(const char *path, const char *text, size_t len, struct common_error *err)
 {
     char real[PATH_MAX], beside[PATH_MAX + 8];

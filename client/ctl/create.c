@@ -87,7 +87,7 @@ static enum ctl_exit from_open(void)
     return ctl_layers_collect(from.file, &new_spec, CTL_LAYERS_ALL, from.layers, &n_layers);
 }
 
-// What the options say; 0 where they say nothing.
+// What the options say; 0 if not given.
 static void take_options(banyan_spec *spec)
 {
     *spec = (banyan_spec){

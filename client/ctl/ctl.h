@@ -48,7 +48,7 @@ struct ctl_command {
     int min_args, max_args;
     enum ctl_exit (*run)(struct ctl *ctl, int n_args, char **args);
     // What can be wrong without a coordinator: numbers, options, local files. Before connecting; NULL:
-    // nothing. Where run is NULL it does all that there is to do, and nobody connects.
+    // nothing. If run is NULL it does all the work, without a connection.
     enum ctl_exit (*check)(int n_args, char **args);
 };
 
@@ -69,7 +69,7 @@ bool ctl_is_group(const char *word); // the first one of commands of two words
 banyan_options ctl_options(const struct ctl *ctl);
 // With what is settled; for commands that connect by themselves, the others have been connected.
 banyan_code ctl_connect(struct ctl *ctl, banyan_error *error);
-enum ctl_exit ctl_connect_fail(const banyan_error *error); // tells why it has failed
+enum ctl_exit ctl_connect_fail(const banyan_error *error); // reports why it has failed
 
 // ---- ctl_args.c -------------------------------------------------------------------------------------------
 
@@ -77,14 +77,15 @@ enum ctl_exit ctl_connect_fail(const banyan_error *error); // tells why it has f
 
 // Parses what follows the command's name: its options and the global ones, before, between and behind its
 // arguments. False with *exit_code set when the program is to end: help was asked for, or there is a mistake
-// (told on stderr).
+// (reported on stderr).
 bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl, char **args,
                int *n_args, enum ctl_exit *exit_code);
 const struct common_option *ctl_global_options(void); // their values lie in ctl_args.c until ctl_settle
 #define CTL_OPTIONS_MAX 32
 // A command's own and the global ones in one table; of one name, its own.
 void ctl_all_options(const struct ctl_command *command, struct common_option out[CTL_OPTIONS_MAX]);
-// Takes global values: what options say, else the environment, else the context. What is wrong with them is told.
+// Takes global values: what options say, else the environment, else the context. What is wrong with them is
+// reported.
 enum ctl_exit ctl_settle(struct ctl *ctl);
 enum ctl_exit ctl_endpoint_check(const struct ctl *ctl); // the form of its endpoint; part of ctl_settle
 void ctl_take_given(
@@ -118,22 +119,22 @@ bool ctl_want_color(void);        // standard output is a terminal, and NO_COLOR
 json_t *ctl_json_id(uint64_t id); // "0x…": 64 bits do not fit every reader's numbers
 json_t *ctl_json_u64(uint64_t value);
 
-// Tells an error of the library on stderr, with what to do next.
+// Reports an error of the library on stderr, with what to do next.
 enum ctl_exit ctl_fail(const banyan_error *error);
 enum ctl_exit ctl_say(enum ctl_exit code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3))); // on stderr; returns code
 
 // ---- ctl_shell.c ------------------------------------------------------------------------------------------
 
-// What shells and the build ask: --complete WORD... (common/complete.h), --tables (common/tables.h). False: argv asks for
-// neither.
+// What shells and the build ask: --complete WORD... (common/complete.h), --tables (common/tables.h). False:
+// argv asks for neither.
 bool ctl_asked(const struct common_command *program, int argc, char **argv);
 
 // ---- ctl_context.c ----------------------------------------------------------------------------------------
 
 struct common_error;
 enum ctl_exit
-ctl_contexts_fail(const struct common_error *err); // tells why ctl_contexts.h's file cannot be used
+ctl_contexts_fail(const struct common_error *err); // reports why ctl_contexts.h's file cannot be used
 
 // ---- ctl_moment.c -----------------------------------------------------------------------------------------
 
@@ -142,12 +143,12 @@ bool ctl_moment_parse(const char *text, uint64_t *out_ns);
 
 // ---- ctl_session.c ----------------------------------------------------------------------------------------
 
-// By id (decimal or 0x…) or name; told on stderr when it fails.
+// By id (decimal or 0x…) or name; reports a failure on stderr.
 enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session **out);
 json_t *ctl_session_json(const banyan_session_info *info); // what lists and 'session show' say of it alike
 enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session); // and closes the hold
-enum ctl_exit ctl_name_check(const char *name); // of a new session; USAGE, told: it is empty
+enum ctl_exit ctl_name_check(const char *name); // of a new session; USAGE, reported: it is empty
 enum ctl_exit ctl_length_parse(const char *text,
-                               uint64_t *out); // a number of tokens; USAGE, told: it is none
+                               uint64_t *out); // a number of tokens; USAGE, reported: it is not one
 
 #endif

@@ -35,7 +35,7 @@ static json_t *members_of(const banyan_session_info *info)
 
 // ---- session truncate -------------------------------------------------------------------------------------
 
-// What the coordinator would refuse, a dry run tells with the same exit code.
+// What the coordinator would refuse, a dry run reports with the same exit code.
 static enum ctl_exit truncate_refused(const banyan_session_info *info)
 {
     if (keep > longest(info))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command: doctor. Looks at all parts of a cluster from here, and says of each whether it is as it should be, and what to
-// do where it is not. It changes nothing.
+// Command: doctor. Looks at all parts of a cluster from here, and says of each whether it is as it should be,
+// and what to do where it is not. It changes nothing.
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include "common/clock.h"
 #include "proto/endpoint.h"
 
-// Certificates and tokens expire by wall clocks, and logs are read side by side. Tickets do not (docs/reference/wire.md,
-// "Lives").
+// Certificates and tokens expire by wall clocks, and logs are read side by side. Tickets do not
+// (docs/reference/wire.md, "Lives").
 #define SKEW_WARN_NS   (2 * (int64_t)COMMON_NS_PER_S)
 #define SKEW_FAIL_NS   (30 * (int64_t)COMMON_NS_PER_S)
 #define CERT_WARN_DAYS 30

@@ -51,7 +51,7 @@ static void check_reach(struct ctl_doctor *d, const banyan_worker_info *w, const
     snprintf(who, sizeof who, "worker %s", w->name);
     banyan_code code = banyan_examine(w->endpoint, &options, &seen, &error);
     if (code == BANYAN_UNAUTHENTICATED &&
-        pass[0]) { // of an older build: it knows its token file's token alone
+        pass[0]) { // of an older build: it accepts only its token file's token
         options.token = NULL;
         options.token_file = d->ctl->token_file;
         code = banyan_examine(w->endpoint, &options, &seen, &error);

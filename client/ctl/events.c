@@ -11,7 +11,7 @@
 #include "proto/event.h"
 
 #define WAIT_NS      (30 * COMMON_NS_PER_S)
-#define REST_NS      COMMON_NS_PER_S // where nobody answers
+#define REST_NS      COMMON_NS_PER_S // without an answer
 #define FOLLOW_LIMIT 10
 #define NOT_GIVEN    UINT64_MAX
 #define NAMES_MAX    64

@@ -15,7 +15,7 @@ static void format_amount(uint64_t amount, bool bytes, char *out, size_t size)
         snprintf(out, size, "%" PRIu64, amount);
 }
 
-// One that nobody can come near, for want of an endpoint, is left out.
+// A limit without an endpoint, which cannot be reached, is left out.
 static json_t *limit_rows(const struct ctl *ctl, const banyan_cluster_info *info)
 {
     json_t *rows = json_array();

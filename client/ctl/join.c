@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command: join-command. Says how a worker on another machine joins this cluster: where the coordinator is reached, which
-// files to copy there, and the line to run. The secret itself is shown only where --show-secret asks for it.
+// Command: join-command. Says how a worker on another machine joins this cluster: where the coordinator is
+// reached, which files to copy there, and the line to run. The secret itself is shown only where
+// --show-secret asks for it.
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -53,8 +54,8 @@ static bool own_address(char out[PROTO_ENDPOINT_MAX])
     return found;
 }
 
-// The endpoints that this command was given, where workers of other machines can use them all as they are: those of
-// coordinators that stand by are among them. False: they cannot.
+// The endpoints that this command was given, where workers of other machines can use them all as they are:
+// those of coordinators that stand by are among them. False: they cannot.
 static bool take_given(const struct proto_endpoint_list *list, struct join *out)
 {
     size_t len = 0;
@@ -83,8 +84,8 @@ static bool given_host(const struct proto_endpoint_list *list, char out[PROTO_EN
     return false;
 }
 
-// Of what the coordinator says that it listens at, the first that workers can dial: a stream over TCP, rather with TLS, and
-// no loopback address.
+// Of what the coordinator says that it listens at, the first that workers can dial: a stream over TCP, rather
+// with TLS, and no loopback address.
 static enum ctl_exit find_endpoint(const banyan_cluster_info *info, const struct proto_endpoint_list *list,
                                    struct join *out)
 {
@@ -116,7 +117,8 @@ static enum ctl_exit find_endpoint(const banyan_cluster_info *info, const struct
 
 // ---- the secret -------------------------------------------------------------------------------------------
 
-// The cluster's secret where it lies on this machine, as daemons look for it. That it is this cluster's nobody checks.
+// The cluster's secret where it lies on this machine, as daemons look for it. Whether it is this cluster's is
+// not checked.
 static enum ctl_exit find_secret(struct join *out)
 {
     struct common_secret secret;

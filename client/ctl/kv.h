@@ -15,16 +15,16 @@ struct ctl_kv { // tensors of one layer; NULL: not in the file
     const struct common_safetensor *k, *v, *k_scale, *v_scale;
 };
 
-// CTL_REFUSED, told on stderr: the layer takes no K and V; or k is missing, or v where V does not lie in K. prefix: of
-// the tensors' names.
+// CTL_REFUSED, reported on stderr: the layer takes no K and V; or k is missing, or v where V does not lie in
+// K. prefix: of the tensors' names.
 enum ctl_exit ctl_kv_wanted(const struct ctl_kv *kv, const banyan_spec *spec, uint32_t layer,
                             const char *prefix);
 
 // [any][heads][dim] of the type; says what is there and what should be.
 enum ctl_exit ctl_kv_shape(const struct common_safetensor *t, enum common_dtype dtype, uint32_t heads,
                            uint32_t dim);
-// Whether the tensors fit this layer of a session and each other; told on stderr. k is not NULL, and v is where V does
-// not lie in K.
+// Whether the tensors fit this layer of a session and each other; reported on stderr. k is not NULL, and v is
+// where V does not lie in K.
 enum ctl_exit ctl_kv_check(const struct ctl_kv *kv, const banyan_spec *spec, uint32_t layer);
 
 struct ctl_kv_rows { // as the library takes them

@@ -91,7 +91,7 @@ static struct libscols_table *new_table(void)
     scols_table_enable_colors(table, ctl_want_color());
     scols_table_enable_ascii(table, strcmp(nl_langinfo(CODESET), "UTF-8") != 0);
     if (!isatty(STDOUT_FILENO))
-        scols_table_set_termforce(table, SCOLS_TERMFORCE_NEVER); // whole lines for whoever reads them
+        scols_table_set_termforce(table, SCOLS_TERMFORCE_NEVER); // whole lines for the reader
     return table;
 }
 

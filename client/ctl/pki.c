@@ -53,7 +53,7 @@ static int64_t days_left(int64_t till_s)
     return (left_s < 0 ? left_s - DAY_S + 1 : left_s) / DAY_S; // rounded down: −1 on the day after
 }
 
-// ---- what is told -----------------------------------------------------------------------------------------
+// ---- output -----------------------------------------------------------------------------------------------
 
 static json_t *roles_json(unsigned roles)
 {

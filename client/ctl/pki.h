@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small certificate authority in a folder, for those who have none: ca.pem and ca.key there, EC P-256, SHA-256. What it
-// signs says the owner's role in a URI of its subjectAltName, which daemons ask of each other (docs/reference/wire.md): so a worker
-// cannot pass for a coordinator. Blocks on files and on nothing else; any thread.
+// A small certificate authority in a folder, for those who have none: ca.pem and ca.key there, EC P-256,
+// SHA-256. What it signs says the owner's role in a URI of its subjectAltName, which daemons ask of each
+// other (docs/reference/wire.md): so a worker cannot pass for a coordinator. Blocks on files and on nothing
+// else; any thread.
 #ifndef CLIENT_CTL_PKI_H
 #define CLIENT_CTL_PKI_H
 
@@ -43,27 +44,28 @@ void ctl_pki_free(struct ctl_pki_pair *pair); // all zero is fine
 // Words, separated by commas: "coordinator,worker". INVALID_ARGUMENT: one that is none, named.
 enum common_code ctl_pki_roles_parse(const char *text, unsigned *out, struct common_error *err);
 
-// Makes a key and its certificate, signed by `by`; NULL: by itself, an authority. *out is the caller's to free.
-// INVALID_ARGUMENT: a name, or a host, that cannot stand in a certificate. FAILED_PRECONDITION: it would outlive `by`.
-// INTERNAL: OpenSSL fails.
+// Makes a key and its certificate, signed by `by`; NULL: by itself, an authority. *out is the caller's to
+// free. INVALID_ARGUMENT: a name, or a host, that cannot stand in a certificate. FAILED_PRECONDITION: it
+// would outlive `by`. INTERNAL: OpenSSL fails.
 enum common_code ctl_pki_make(const struct ctl_pki_wish *wish, const struct ctl_pki_pair *by,
                               struct ctl_pki_pair *out, struct common_error *err);
 
 // ---- ctl_pki_file.c ---------------------------------------------------------------------------------------
 
-// Writes DIR/NAME.key, mode 0600, and DIR/NAME.pem, mode 0644: each appears whole or not at all. The folder is made where it is
-// absent, with mode 0700 (not those above it). ALREADY_EXISTS: one of the two files is there, and `replace` is false; nothing is
-// written then. UNAVAILABLE: they cannot be written.
+// Writes DIR/NAME.key, mode 0600, and DIR/NAME.pem, mode 0644: each appears whole or not at all. The folder
+// is made where it is absent, with mode 0700 (not those above it). ALREADY_EXISTS: one of the two files is
+// there, and `replace` is false; nothing is written then. UNAVAILABLE: they cannot be written.
 enum common_code ctl_pki_write(const char *dir, const char *name, const struct ctl_pki_pair *pair,
                                bool replace, struct common_error *err);
 // Puts the authority's certificate at DIR/ca.pem, where there is none. Same errors.
 enum common_code ctl_pki_write_authority(const char *dir, const X509 *cert, struct common_error *err);
 
-// The key of DIR/NAME.key, the caller's to free. NOT_FOUND, PERMISSION_DENIED: others can read it. INVALID_ARGUMENT: it is none.
+// The key of DIR/NAME.key, the caller's to free. NOT_FOUND, PERMISSION_DENIED: others can read it.
+// INVALID_ARGUMENT: it is none.
 enum common_code ctl_pki_load_key(const char *dir, const char *name, EVP_PKEY **out,
                                   struct common_error *err);
-// The authority of a folder. NOT_FOUND: it has none. PERMISSION_DENIED: others can read its key. INVALID_ARGUMENT: the files
-// are no authority's, or do not belong together.
+// The authority of a folder. NOT_FOUND: it has none. PERMISSION_DENIED: others can read its key.
+// INVALID_ARGUMENT: the files are no authority's, or do not belong together.
 enum common_code ctl_pki_load_authority(const char *dir, struct ctl_pki_pair *out, struct common_error *err);
 
 // ---- ctl_pki_show.c ---------------------------------------------------------------------------------------
@@ -82,8 +84,8 @@ struct ctl_pki_facts { // of a certificate
 // INVALID_ARGUMENT: its times, its names or its public key cannot be read.
 enum common_code ctl_pki_read_facts(const X509 *cert, struct ctl_pki_facts *out, struct common_error *err);
 
-// All certificates of a PEM file, in its order; the caller frees each. NOT_FOUND: no such file. INVALID_ARGUMENT: it has none, one that is
-// broken, or too many of them.
+// All certificates of a PEM file, in its order; the caller frees each. NOT_FOUND: no such file.
+// INVALID_ARGUMENT: it has none, one that is broken, or too many of them.
 enum common_code ctl_pki_read_file(const char *path, X509 *out[CTL_PKI_CERTS], size_t *n,
                                    struct common_error *err);
 

@@ -50,7 +50,8 @@ static enum common_code exists(const char *path, struct common_error *err)
     return common_error_set(err, COMMON_ALREADY_EXISTS, "'%.200s' already exists", path);
 }
 
-// Written aside, and put into its place by link (nobody was first) or rename (whoever was gives way).
+// Written aside, and put into its place by link (which fails if the file exists) or rename (which replaces
+// it).
 static enum common_code put(const char *path, mode_t mode, BIO *text, bool replace, struct common_error *err)
 {
     char temp[PATH_MAX];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command: probe. Asks a daemon's --http whether it is alive or ready, with an exit code for supervisors: what a container
-// without a shell and without curl runs as its health check. It asks no coordinator.
+// Command: probe. Asks a daemon's --http whether it is alive or ready, with an exit code for supervisors:
+// what a container without a shell and without curl runs as its health check. It asks no coordinator.
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -153,7 +153,7 @@ static bool exchange_tls(struct common_tls_link *link, int fd, const char *reque
     return got > 0;
 }
 
-// Over https://. Its exit code and words are told.
+// Over https://. Its exit code and words are passed on.
 static enum ctl_exit ask_tls(const struct ctl *ctl, const char *host, int fd, const char *request,
                              char text[ANSWER_MAX + 1], uint64_t deadline_ns)
 {

@@ -37,7 +37,8 @@ static struct {
     uint64_t session; // 0: all
 } drop;
 
-// Scripts have to say --yes here: nobody else holds this data, and the store that knows it will miss it.
+// Scripts have to say --yes here: nothing else holds this data, and the store that has the session will miss
+// it.
 static const struct common_option drop_options[] = {
     CTL_CAREFUL_OPTIONS(drop.careful),
     {0},

@@ -47,7 +47,7 @@ static enum ctl_exit show_list(struct ctl *ctl)
     uint64_t limit = given.limit && given.limit < list.n ? given.limit : list.n;
     if (list.n)
         qsort(list.sessions, list.n, sizeof *list.sessions, compare_sessions);
-    bool tenants = false; // of one alone nobody needs a column
+    bool tenants = false; // a column of one tenant is not needed
     for (uint32_t i = 0; i < list.n; i++)
         tenants = tenants || strcmp(list.sessions[i].tenant, list.sessions[0].tenant) != 0 ||
                   (*list.sessions[i].tenant && strcmp(list.sessions[i].tenant, "default") != 0);

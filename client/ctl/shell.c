@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What shells and the build ask of banyanctl: the command completion, which prints the scripts of client/ctl/completion/;
-// --complete, with which these ask for words; --tables, from which the manual page is made.
+// What shells and the build ask of banyanctl: the command completion, which prints the scripts of
+// client/ctl/completion/; --complete, with which these ask for words; --tables, from which the manual page is
+// made.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/ctl/contexts.h"
 #include "client/ctl/ctl.h"
+#include "client/ctl/contexts.h"
 #include "client/ctl/shell.h"
 #include "common/clock.h"
 #include "common/complete.h"
@@ -110,7 +111,7 @@ static void offer_contexts(const char *before, const char *text)
     ctl_contexts_free(&contexts);
 }
 
-// As common_typing_option, which knows no contexts.
+// As common_typing_option, which has no contexts.
 static bool offer_option(const struct common_typing *typing)
 {
     static const char inline_name[] = "--context=";
@@ -167,7 +168,8 @@ static void offer_commands(const char *group, const char *text)
         }
 }
 
-// The nth argument in "SESSION LENGTH [NAME] --yes", without its brackets; "": there is none. "[COMMAND...]" is any.
+// The nth argument in "SESSION LENGTH [NAME] --yes", without its brackets; "": there is none. "[COMMAND...]"
+// is any.
 static void name_of_arg(const char *synopsis, int nth, char *out, size_t size)
 {
     out[0] = '\0';

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command: session snapshot. The session is pinned by a fork at its shortest layer's length, which shares its full chunks
-// and has a copy of the tail; the fork's rows are read from the workers, file by file, and the fork is deleted. So the
-// snapshot is of one point, and steps of the session wait for the fork only.
+// Command: session snapshot. The session is pinned by a fork at its shortest layer's length, which shares its
+// full chunks and has a copy of the tail; the fork's rows are read from the workers, file by file, and the
+// fork is deleted. So the snapshot is of one point, and steps of the session wait for the fork only.
 #include "client/ctl/snapshot.h"
 
 #include <inttypes.h>
@@ -14,8 +14,8 @@
 #include "client/ctl/spec.h"
 #include "client/ctl/work.h"
 #include "client/lib/internal.h"
-#include "client/lib/seals.h"
 #include "client/snapshot/safetensors_write.h"
+#include "client/lib/seals.h"
 #include "client/snapshot/snapshot_dir.h"
 #include "client/snapshot/snapshot_session.h"
 #include "common/failpoint.h"

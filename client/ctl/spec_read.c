@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The spec of 'session create --spec': JSON becomes a banyan_spec. Types and lengths are checked here, values by the
-// coordinator.
+// The spec of 'session create --spec': JSON becomes a banyan_spec. Types and lengths are checked here, values
+// by the coordinator.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command: top. A thread looks at the cluster, so that keys and the size of the terminal are answered also while nobody
-// answers there; the main thread draws.
+// Command: top. A thread looks at the cluster, so that keys and the size of the terminal are handled also
+// while nothing answers there; the main thread draws.
 #include "client/ctl/top.h"
 
 #include <ctype.h>
@@ -165,7 +165,7 @@ static enum ctl_exit run_live(struct ctl *ctl, struct ctl_top_view *view)
         show(&feed, view);
         enum ctl_screen_event event = ctl_screen_wait(feed.wake_fd, REDRAW_MS, &key);
         uint64_t news;
-        if (event == CTL_SCREEN_WOKEN && read(feed.wake_fd, &news, sizeof news) < 0) { // somebody has read it
+        if (event == CTL_SCREEN_WOKEN && read(feed.wake_fd, &news, sizeof news) < 0) { // it has been read
         }
         goes_on = event != CTL_SCREEN_GONE && (event != CTL_SCREEN_KEY || press(view, key));
     }

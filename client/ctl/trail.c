@@ -7,7 +7,7 @@
 
 #include "client/ctl/trail.h"
 
-#define BAD_MOST 20 // that are told of a file
+#define BAD_MOST 20 // that are reported for a file
 
 static struct {
     bool head;

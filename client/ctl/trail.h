@@ -9,7 +9,7 @@
 #include "client/ctl/ctl.h"
 #include "common/trail_chain.h"
 
-// NULL: it cannot be read, which was told.
+// NULL: it cannot be read, which was reported.
 FILE *ctl_trail_open(const char *path);
 enum ctl_exit ctl_trail_unreadable(const char *path);
 

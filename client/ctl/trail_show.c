@@ -138,7 +138,8 @@ static bool is_rotated(const char *path, FILE *file)
            (now.st_ino != open_one.st_ino || now.st_dev != open_one.st_dev);
 }
 
-// All lines that are there; one that has not been written to its end yet is read again later, where `follows`.
+// All lines that are there; one that has not been written to its end yet is read again later, where
+// `follows`.
 static void take_lines(struct shower *s, FILE *file, struct ctl_trail_line *line, bool follows)
 {
     off_t begin = ftello(file);

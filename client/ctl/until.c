@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands for scripts: wait ready|workers|drained|whole. They look again and again until it is so, also while nobody
-// answers at the coordinator's endpoint: it may be starting, or another one may be taking over.
+// Commands for scripts: wait ready|workers|drained|whole. They look again and again until it is so, also
+// while nothing answers at the coordinator's endpoint: it may be starting, or another one may be taking over.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "common/clock.h"
 
 #define LOOK_NS       (200 * COMMON_NS_PER_MS)
-#define LOOKS_TO_TELL 10 // that have failed in the same way, before that is told where no line can show it
+#define LOOKS_TO_TELL 10 // that have failed in the same way, before that is reported outside a status line
 #define CALL_LEAST_NS COMMON_NS_PER_S
 
 struct until_seen {        // by one look
@@ -20,7 +20,7 @@ struct until_seen {        // by one look
     char now[448];         // how it is now
 };
 
-// Asks the cluster. What the calls say is returned, and the wait goes on where nobody has answered.
+// Asks the cluster. What the calls say is returned, and the wait goes on without an answer.
 typedef banyan_code (*until_fn)(struct ctl *ctl, const char *arg, struct until_seen *seen,
                                 banyan_error *error);
 
@@ -31,7 +31,7 @@ static uint64_t workers_wanted;        // of wait workers, from check_workers
 
 struct until_line { // on stderr
     bool terminal;
-    unsigned fails; // looks in a row to which nobody has answered
+    unsigned fails; // looks in a row without an answer
     bool told;
 };
 
@@ -54,7 +54,7 @@ static void line_end(const struct until_line *line)
         fputs("\r\033[K", stderr);
 }
 
-// Nobody has answered, or not in time: that may change.
+// No answer, or not in time: that may change.
 static bool may_pass(banyan_code code)
 {
     return code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED;

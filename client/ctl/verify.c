@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command: session verify. Steps with random queries at positions that the session has, of each layer, are answered by
-// the cluster, and again here: in float64, from the rows as the workers hold them (exact.c). Both must agree within what
-// every answer promises, and all holders of a chunk must have the same bytes.
+// Command: session verify. Steps with random queries at positions that the session has, of each layer, are
+// answered by the cluster, and again here: in float64, from the rows as the workers hold them (exact.c). Both
+// must agree within what every answer promises, and all holders of a chunk must have the same bytes.
 //
-// The steps are the command's own, and alter nothing: it can be asked of any session at any time, and a random query looks
-// at every key, where a model's looks at a few. Beside them the step that the coordinator keeps of the session, one of its
-// client's own, is computed again (ctl_verify_kept.c).
+// The steps are the command's own, and alter nothing: it can be asked of any session at any time, and a
+// random query looks at every key, where a model's looks at a few. Beside them the step that the coordinator
+// keeps of the session, one of its client's own, is computed again (ctl_verify_kept.c).
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

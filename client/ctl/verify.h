@@ -21,8 +21,8 @@ struct ctl_kept {
     double got, want;
 };
 
-// Gets it, reads what its rows saw from each of `copies` holders, computes, compares. layer: leaves it alone where it is of
-// another one.
+// Gets it, reads what its rows saw from each of `copies` holders, computes, compares. layer: leaves it alone
+// where it is of another one.
 enum ctl_exit ctl_kept_verify(banyan_session *session, const Banyan__Pb__Spec *spec, uint32_t copies,
                               uint64_t layer, struct ctl_kept *kept, struct ctl_problem *problem);
 

@@ -19,7 +19,7 @@ struct waiting {
     bool bar; // stderr is a terminal
     uint64_t began_ns, first_chunks, first_bytes;
     unsigned stuck_polls;
-    char told[256]; // why it was stuck, as it was told last
+    char told[256]; // why it was stuck, as last reported
 };
 
 static void pause_poll(void)

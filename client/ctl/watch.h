@@ -19,7 +19,7 @@ struct ctl_watch_options {       // as given on the command line
 extern struct ctl_watch_options ctl_watch_given;
 
 // Watches the session that is named, for masses of at most `bins` stretches or, with 0, for traces. What
-// fails is told on stderr.
+// fails is reported on stderr.
 enum ctl_exit ctl_watch_look(struct ctl *ctl, const char *name, uint32_t bins, struct ctl_seen *out);
 void ctl_watch_end(struct ctl_seen *seen);
 json_t *ctl_watch_step_json(const banyan_watched_step *step); // what masses and traces say of a step alike

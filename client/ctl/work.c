@@ -49,7 +49,7 @@ enum ctl_exit ctl_problem_cluster(struct ctl_problem *problem, const banyan_erro
 {
     problem->of_cluster = true;
     problem->cluster = *error;
-    problem->exit = CTL_INTERNAL; // ctl_fail knows better when it is told
+    problem->exit = CTL_INTERNAL; // ctl_fail reports it better
     return problem->exit;
 }
 

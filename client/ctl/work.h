@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on many files, a few at a time: threads, progress on a terminal, and an end in between when the user wants it.
+// Work on many files, a few at a time: threads, progress on a terminal, and an early end when the user asks
+// for it.
 #ifndef CLIENT_CTL_WORK_H
 #define CLIENT_CTL_WORK_H
 
@@ -16,7 +17,7 @@ struct ctl_problem { // why a piece of work failed
 // Fills it in, and return what it has as exit code.
 enum ctl_exit ctl_problem_file(struct ctl_problem *problem, const struct common_error *err);
 enum ctl_exit ctl_problem_cluster(struct ctl_problem *problem, const banyan_error *error);
-// Tells it on stderr.
+// Reports it on stderr.
 enum ctl_exit ctl_problem_tell(const struct ctl_problem *problem);
 
 struct ctl_work {
@@ -30,8 +31,8 @@ struct ctl_work {
     uint64_t done_bytes, took_ns; // results
 };
 
-// Does them, on `threads` threads (1 .. 16), about in order, until one fails or the user ends it. Returns the first
-// failure, with *problem filled in. May be called again for further pieces: *work goes on counting.
+// Does them, on `threads` threads (1 .. 16), about in order, until one fails or the user ends it. Returns the
+// first failure, with *problem filled in. May be called again for further pieces: *work goes on counting.
 enum ctl_exit ctl_work_run(struct ctl_work *work, uint32_t threads, struct ctl_problem *problem);
 
 // From here on SIGINT and SIGTERM end work between two pieces, and not the program.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers in and out of use, and the balance between them: worker drain, worker resume, worker forget, rebalance.
+// Workers in and out of use, and the balance between them: worker drain, worker resume, worker forget,
+// rebalance.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "client/ctl/wait.h"
 #include "common/clock.h"
 
-#define EMPTY_LOOKS 10 // sessions let go of a worker soon after its last chunk has gone
+#define EMPTY_LOOKS 10 // sessions release a worker soon after its last chunk is gone
 
 static struct {
     const char *reason;
@@ -191,7 +192,7 @@ static enum ctl_exit look_at_balance(struct ctl *ctl, const char *name, struct c
     if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
         return ctl_fail(&error);
     uint64_t bytes = info.moved_bytes - balance.bytes_before;
-    bool same = info.term == balance.term; // else the counts begin anew
+    bool same = info.term == balance.term; // else the counts start over
     balance.moved = info.moved_chunks - balance.chunks_before;
     left->over = !info.wished_chunks && !info.moves;
     left->chunks = balance.moved < balance.chunks ? balance.chunks - balance.moved : 0;

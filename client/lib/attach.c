@@ -437,7 +437,8 @@ static uint64_t sum_rows(const struct attach *a, const struct client_rows *rows,
     return sum + proto_rows_sum(&piece);
 }
 
-// On the caller's thread, which has nothing else to do while the I/O thread sends. Stretches end where chunks do.
+// On the caller's thread, which has nothing else to do while the I/O thread sends. Stretches end where chunks
+// do.
 static void keep_sums(const struct attach *a)
 {
     uint64_t ct = a->session->spec.chunk_tokens, n;
@@ -480,7 +481,7 @@ static banyan_code attach(banyan_session *session, uint32_t layer, uint64_t firs
     common_loop_mail(session->client->loop, &a.mail, attach_start, &a);
     keep_sums(&a);
     client_wait_for(&a.wait);
-    if (a.code != BANYAN_OK) // what of it is there, nobody knows
+    if (a.code != BANYAN_OK) // what of it has arrived is unknown
         client_sums_forget(&session->sums, layer, first, count);
     if (a.code != BANYAN_OK && error)
         *error = a.error;
@@ -519,8 +520,8 @@ struct commit_sums {
     Banyan__Pb__RowsSum *pointers[PROTO_COMMIT_CHUNKS_MAX], sums[PROTO_COMMIT_CHUNKS_MAX];
 };
 
-// What was attached of the range, where a chunk's rows are all known. NULL: none, or no memory, or the range is longer
-// than any commit may be.
+// What was attached of the range, where a chunk's rows are all known. NULL: none, or no memory, or the range
+// is longer than any commit may be.
 static struct commit_sums *take_sums(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count)
 {
     uint64_t ct = session->spec.chunk_tokens, end = first + count;

@@ -10,8 +10,8 @@
 //      │             │ refused by the channel          │
 //      └─refused──▶ REFUSED ───next turn of the loop───┘
 //
-// A refusal waits for a turn of its own because done never runs on the stack of client_call_start. It needs no
-// memory: its mail and its text lie in the call.
+// A refusal waits for a turn of its own because done never runs on the stack of client_call_start. It needs
+// no memory: its mail and its text lie in the call.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,7 +160,7 @@ static void on_reply(void *arg, const struct proto_reply *reply)
         }
     } else if (!reply->status && reply->code == COMMON_DEADLINE_EXCEEDED &&
                !proto_channel_connected(channel_of(call))) {
-        told.code = COMMON_UNAVAILABLE; // nobody was there to be late
+        told.code = COMMON_UNAVAILABLE; // there was no peer to be late
         call->lost = true;
     }
     // The first sending did the work and its answer was lost.
@@ -229,7 +229,7 @@ void client_call_start(struct client_call *call)
 void client_call_cancel(struct client_call *call)
 {
     if (call->state == CLIENT_CALL_OVER || call->state == CLIENT_CALL_REFUSED)
-        return; // ended, or about to be told
+        return; // ended, or about to be notified
     call->cancelled = true;
     if (call->state == CLIENT_CALL_SENT) {
         proto_channel_cancel(channel_of(call), call->id);
@@ -276,8 +276,8 @@ void client_calls_cancel_all(struct banyan_client *client)
     }
 }
 
-// One after the other as they were begun; the list has the last one first. Whoever is told that its call has ended may
-// end others: then the rest is looked at again.
+// One after the other as they were begun; the list has the last one first. A caller that is notified of its
+// call's end may end others: then the rest is looked at again.
 void client_calls_move(struct banyan_client *client, struct proto_channel *from)
 {
     for (bool all = false; !all;) {

@@ -13,7 +13,7 @@
 #include "proto/endpoint.h"
 #include "proto/nng_probe.h"
 
-#define PROBE_NS (1 * COMMON_NS_PER_S) // to find out why nobody has answered
+#define PROBE_NS (1 * COMMON_NS_PER_S) // to find out why there was no answer
 
 // Calls on the coordinator's channel: an attend in several RPCs has a few in flight, and each thread of the
 // caller's may block in one more.
@@ -81,7 +81,7 @@ void banyan_shutdown(banyan_client *client)
     if (!client || atomic_exchange(&client->closing, true))
         return;
     common_loop_call_own(client->loop, close_channels, client);
-    // Calls that began meanwhile have been refused, and are told so in the next turn.
+    // Calls that began meanwhile have been refused, and are notified in the next turn.
     common_loop_call_own(client->loop, nothing, NULL);
 }
 
@@ -89,7 +89,7 @@ static void client_stop(struct banyan_client *client)
 {
     banyan_shutdown(client);
     client_spans_finish(client);
-    common_loop_stop(client->loop); // what was refused meanwhile is still told
+    common_loop_stop(client->loop); // what was refused meanwhile is still notified
     common_loop_join(client->loop);
     common_tracer_free(client->tracer);
     client->tracer = NULL;
@@ -108,7 +108,7 @@ static banyan_code take_health(void *arg, const ProtobufCMessage *body, banyan_e
     return client_error_set(error, BANYAN_UNAVAILABLE, "the coordinator is not ready yet: try again");
 }
 
-// *answered: somebody has, if only that it does not serve.
+// *answered: there was an answer, even if only that it does not serve.
 static banyan_code ping(struct banyan_client *client, uint64_t timeout_ns, uint64_t *rtt_ns, bool *answered,
                         banyan_error *error)
 {
@@ -170,7 +170,7 @@ static banyan_code take_examined(void *arg, const ProtobufCMessage *body, banyan
     return BANYAN_OK;
 }
 
-// Twice: the first one waits for the connection, too, and tells no round trip.
+// Twice: the first one also waits for the connection, and measures no round trip.
 static banyan_code examine(struct banyan_client *client, uint64_t timeout_ns, banyan_examined *out,
                            bool *answered, banyan_error *error)
 {
@@ -225,8 +225,8 @@ static banyan_code load_tls(const banyan_options *options, struct banyan_client 
     return code == COMMON_OK ? BANYAN_OK : client_error_set(error, (banyan_code)code, "%s", err.message);
 }
 
-// So that a blocking caller may do the I/O thread's work (common/loop.h): the call is alone. Spans go out over sockets that
-// may raise SIGPIPE, which is the I/O thread's to block.
+// So that a blocking caller may do the I/O thread's work (common/loop.h): the call is alone. Spans go out
+// over sockets that may raise SIGPIPE, which is the I/O thread's to block.
 static bool may_be_lent(void *arg)
 {
     const struct banyan_client *client = arg;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinators of a client: one, or a list of those that may serve (A,B), one at a time. There is a channel to each;
-// calls go over the *current* one.
+// The coordinators of a client: one, or a list of those that may serve (A,B), one at a time. There is a
+// channel to each; calls go over the *current* one.
 //
 //   current: does not answer ── another one says that it serves, with a higher term ──▶ that one
 //
-// While calls are out, all are asked every PROBE_NS. One that does not serve says so; one that is
-// frozen says nothing, and keeps its link, so that only the others can tell. Calls that were out over the old channel
-// are sent again over the new one, in the order in which they were begun: for the peer that is a retry like that after
-// a lost link. I/O thread.
+// While calls are out, all are asked every PROBE_NS. One that does not serve says so; one that is frozen is
+// silent, and keeps its link, so that only the others can tell. Calls that were out over the old channel are
+// sent again over the new one, in the order in which they were begun: for the peer that is a retry like that
+// after a lost link. I/O thread.
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,7 +70,7 @@ static void probe(void *arg)
         return;
     for (uint32_t i = 0; i < all->n; i++) {
         if (!proto_channel_connected(all->at[i].channel))
-            all->at[i].term = 0; // whoever is there next may have another store
+            all->at[i].term = 0; // the next one there may have another store
         if (!all->at[i].asked)
             ask(&all->at[i]);
     }

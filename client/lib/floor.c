@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session that begins with a floor. The coordinator counts the chunks that are forgotten as a whole; the chunk of a
-// layer in which the forgotten end is held as any other, so it gets rows there, which nobody is ever shown: zeros. All
-// chunks below get their holders here, some at a time: however many there are, no other session waits for them.
+// A session that begins with a floor. The coordinator counts the chunks that are forgotten as a whole; the
+// chunk of a layer in which the forgotten end is held as any other, so it gets rows there that are never
+// read: zeros. All chunks below get their holders here, some at a time: however many there are, no other
+// session waits for them.
 #include <stdlib.h>
 
 #include "client/lib/internal.h"

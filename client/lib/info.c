@@ -29,8 +29,8 @@ static banyan_code check_out(const void *object, const void *out, banyan_error *
 
 // ---- sessions ---------------------------------------------------------------------------------------------
 
-// What lies between and before a layer's committed ranges: [holes] that it writes where `out` is given. They come
-// ascending and merged; what does not is no hole.
+// What lies between and before a layer's committed ranges: [holes] that it writes where `out` is given. They
+// come ascending and merged; what does not is no hole.
 static uint32_t holes_of(const Banyan__Pb__LayerInfo *layer, uint32_t number, banyan_hole *out)
 {
     uint32_t n = 0;

@@ -22,9 +22,10 @@
 #define CLIENT_CALLS_MAX  16384
 #define CLIENT_WORKERS_MAX                                                                                   \
     PROTO_MEMBERS_MAX // entries of any list in a reply: more than the messages allow is refused
-// Of connections over which nothing comes though a call is out: after so long the other end is asked, and when nothing comes
-// for the other time the connection is given up and made anew (proto/rpc.h). Coordinators and workers may be stopped for some
-// seconds. Over nng nothing is known of an answer that is on its way: the largest has time at a MiB a second.
+// Of connections over which nothing comes though a call is out: after so long the other end is asked, and
+// when nothing comes for the other time the connection is given up and made again (proto/rpc.h). Coordinators
+// and workers may be stopped for some seconds. Over nng nothing is known of an answer that is on its way: the
+// largest has time at a MiB a second.
 #define CLIENT_QUIET_NS    COMMON_NS_PER_S
 #define CLIENT_MUTE_NS     (10 * COMMON_NS_PER_S)
 #define CLIENT_MUTE_NNG_NS (64 * COMMON_NS_PER_S)
@@ -128,7 +129,7 @@ enum client_call_state { // drawn in call.c
     CLIENT_CALL_OVER,    // not started, or done has run
     CLIENT_CALL_SENT,    // in its channel
     CLIENT_CALL_RESTING, // its timer runs: sent again after it
-    CLIENT_CALL_REFUSED, // told in a later turn of the loop
+    CLIENT_CALL_REFUSED, // notified in a later turn of the loop
 };
 
 // One RPC with its retries. UNAVAILABLE from a lost connection is tried again until the deadline where the
@@ -167,7 +168,7 @@ void client_calls_cancel_all(struct banyan_client *client);
 // Calls to the coordinator that are out over this channel, which is not the current one any more, are sent again over the
 // current one; those that rest go at once.
 void client_calls_move(struct banyan_client *client, struct proto_channel *from);
-// Inside `done`: the connection failed, or nobody could be reached.
+// Inside `done`: the connection failed, or none could be reached.
 bool client_call_lost(const struct client_call *call);
 
 // ---- endpoints (endpoints.c) --------------------------------------------------------------------
@@ -180,8 +181,8 @@ bool client_endpoints_several(const struct banyan_client *client);
 void client_endpoints_refused(
     struct banyan_client *client); // the current one has said that it does not serve
 
-// Something longer than a call that must hear of a disconnect. cancel ends it, at once or with the calls that
-// it cancels.
+// Something longer than a call that must be notified of a disconnect. cancel ends it, at once or with the
+// calls that it cancels.
 struct client_op {
     struct client_op *next, **at;
     void (*cancel)(struct client_op *op);
@@ -244,7 +245,7 @@ void client_release(struct banyan_client *client);
 // ---- queue (any thread) -------------------------------------------------------------------------
 
 banyan_code client_queue_new(struct client_queue **out);
-// Completions that nobody fetched are dropped; NULL is allowed.
+// Completions that were not fetched are dropped; NULL is allowed.
 void client_queue_free(struct client_queue *queue);
 
 // ---- attach -------------------------------------------------------------------------------------

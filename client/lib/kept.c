@@ -36,7 +36,7 @@ static banyan_code senseless(banyan_error *error)
     return client_error_set(error, BANYAN_INTERNAL, "the coordinator's answer is malformed");
 }
 
-// Sizes are the session's: what the answer says of itself is not believed.
+// Sizes are the session's: what the answer says about itself is not trusted.
 static banyan_code take_rows(const struct proto_message *message, const banyan_spec *spec,
                              banyan_kept_step *step, banyan_error *error)
 {

@@ -38,8 +38,8 @@ struct client_peers {
     struct banyan_client *client;
     struct common_timer *sweep;
     uint32_t n;
-    // What workers are shown. "": nothing. The newest pass, or before there was one (of an older coordinator there is none)
-    // a token that they may know: of the token file.
+    // What workers are shown. "": nothing. The newest pass, or before there was one (of an older coordinator
+    // there is none) a token that they may know: of the token file.
     char token[COMMON_TOKEN_MAX + 1];
     struct client_peer *buckets[PEER_BUCKETS];
 };
@@ -137,7 +137,7 @@ void client_peers_pass(struct client_peers *peers, const char *pass)
 banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, struct client_peer **out,
                              banyan_error *error)
 {
-    if (!peers) // with a ticket of before
+    if (!peers) // with an earlier ticket
         return client_error_set(error, BANYAN_CANCELLED, "the client is disconnected");
     size_t len = strlen(endpoint);
     struct client_peer **bucket = &peers->buckets[common_xxh3(endpoint, len, 0) % PEER_BUCKETS];
@@ -153,7 +153,8 @@ banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, s
     if (!peer)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
     memcpy(peer->endpoint, endpoint, len);
-    // A worker wants a ticket with each call; one that listens beyond loopback wants a pass or the token, too.
+    // A worker requires a ticket with each call; one that listens beyond loopback also requires a pass or the
+    // token.
     struct proto_channel_options options = {.name = "libbanyan",
                                             .role = BANYAN__PB__ROLE__ROLE_CLIENT,
                                             .token = peers->token[0] ? peers->token : NULL,
@@ -188,7 +189,8 @@ static void on_call_done(struct client_call *call, banyan_code code, const struc
     if (!atomic_load(&peer->peers->client->closing))
         send_waiting(peer);
     put_move(put, CLIENT_PUT_OVER);
-    // A worker that has not been told its layout yet lacks the session: whether there is one only the coordinator says.
+    // A worker that has not received its layout yet lacks the session: only the coordinator says whether
+    // there is one.
     if (code == BANYAN_NOT_FOUND) {
         banyan_error later = *error;
         later.code = BANYAN_UNAVAILABLE;

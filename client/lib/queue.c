@@ -87,7 +87,7 @@ struct callback {
     struct banyan_client *client;
     banyan_attend_fn fn;
     void *arg;
-    struct client_attend *attend; // of one that is told once more
+    struct client_attend *attend; // of one that is notified once more
     struct common_mail mail;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading rows: from the workers that hold them straight into the caller's buffers.
 //
-// A range is cut into pieces of one chunk each, READ_BYTES at most; up to READS_MAX are under way. A piece that failed
-// goes again: to the chunk's next holder, after a rest, with a new ticket, until nothing has arrived for the client's
-// timeout.
+// A range is cut into pieces of one chunk each, READ_BYTES at most; up to READS_MAX are under way. A piece
+// that failed goes again: to the chunk's next holder, after a rest, with a new ticket, until nothing has
+// arrived for the client's timeout.
 //
 //     todo ranges ──ticket there──▶ pieces ──all come, todo empty──▶ done
 //        │  ▲  └─no ticket──▶ ReadOpen ──┘│   a second time after a rest, unless rows have arrived
@@ -136,7 +136,7 @@ static void on_asked(struct client_call *call, banyan_code code, const struct pr
     banyan_error wrong;
     r->asking = false;
     if (code == BANYAN_UNAVAILABLE && r->code == BANYAN_OK && common_clock_left(r->deadline_ns) > 0) {
-        rest(r); // a worker is away, or is being struck off
+        rest(r); // a worker is away, or is being removed
     } else if (code == BANYAN_DEADLINE_EXCEEDED && r->why.code != BANYAN_OK) {
         read_fail(r, &r->why); // what has kept the rows from arriving
     } else if (code != BANYAN_OK) {
@@ -190,7 +190,8 @@ static bool asks_again(const struct reading *r, uint64_t position)
            position - r->ask_request.first < r->ask_request.count;
 }
 
-// Whether the ticket, where there is one, is for this position: it covers what was asked for, whole chunks are named.
+// Whether the ticket, where there is one, is for this position: it covers what was asked for, whole chunks
+// are named.
 static bool ticket_covers(const struct reading *r, uint64_t position)
 {
     return r->ticket && position >= r->ask_request.first &&
@@ -380,7 +381,8 @@ static void read_end(struct reading *r)
 
 static void read_pump(struct reading *r)
 {
-    // A span above the bottom is a piece that failed, and goes as one: only the bottom adds to what is under way.
+    // A span above the bottom is a piece that failed, and goes as one: only the bottom adds to what is under
+    // way.
     while (r->code == BANYAN_OK && !r->paused && !r->asking && r->n_todo > 0 &&
            (r->n_todo > 1 || r->n_pieces < READS_MAX)) {
         banyan_error error;

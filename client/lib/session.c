@@ -137,7 +137,7 @@ banyan_code banyan_session_open(banyan_client *client, uint64_t id, const char *
     return code;
 }
 
-#define CLOSE_TIMEOUT_NS COMMON_NS_PER_S // nobody waits long for a goodbye
+#define CLOSE_TIMEOUT_NS COMMON_NS_PER_S // a goodbye is not waited for long
 
 struct goodbye {
     struct client_call call;
@@ -158,7 +158,7 @@ static void say_goodbye(void *arg)
     client_call_start(arg);
 }
 
-// In a callback nothing may block: the word goes out, and nobody waits for the answer.
+// In a callback nothing may block: the message goes out, and its answer is not awaited.
 static void close_from_callback(struct banyan_session *session)
 {
     struct goodbye *goodbye = calloc(1, sizeof *goodbye);

@@ -26,7 +26,8 @@ static const char *either(const char *first, const char *second)
     return value ? value : set(second);
 }
 
-// As https://opentelemetry.io/docs/specs/otel/protocol/exporter/ has it. NULL: nothing that we could speak to.
+// As https://opentelemetry.io/docs/specs/otel/protocol/exporter/ has it. NULL: nothing that we could speak
+// to.
 static const char *collector(char url[1024])
 {
     const char *whole = set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), *base = set("OTEL_EXPORTER_OTLP_ENDPOINT");

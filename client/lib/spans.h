@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// banyan_item.traceparent on its way, and the client's own spans (docs/operating/tracing.md). A call without one pays a
-// comparison an item.
+// banyan_item.traceparent on its way, and the client's own spans (docs/operating/tracing.md). A call without
+// one pays a comparison an item.
 //
 // Spans are exported where the environment says so when a client connects:
 //   BANYAN_TRACE_FILE                     appended to, lines of OTLP JSON
@@ -20,8 +20,8 @@ struct client_item_trace {
     uint8_t parent_id[COMMON_SPAN_ID_BYTES];
 };
 
-// I/O thread, at connect. client->tracer stays NULL where the environment asks for nothing. INVALID_ARGUMENT: the file;
-// RESOURCE_EXHAUSTED.
+// I/O thread, at connect. client->tracer stays NULL where the environment asks for nothing. INVALID_ARGUMENT:
+// the file; RESOURCE_EXHAUSTED.
 banyan_code client_spans_open(struct banyan_client *client, banyan_error *error);
 // Any other thread, before the loop stops: lets the last spans leave, for a second at most.
 void client_spans_finish(struct banyan_client *client);

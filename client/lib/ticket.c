@@ -42,9 +42,10 @@ static bool read_chunk(struct client_ticket *ticket, uint32_t nth, const Banyan_
     return true;
 }
 
-// A while before its life is over, for the way of what is sent with it, and half of its life from now on at least: every
-// ticket is used, however short its life and however long it has travelled. Workers have the last word. An older
-// coordinator says no life, and its clock need not be this machine's: then the worker's word is the only one.
+// A while before its life is over, for the way of what is sent with it, and half of its life from now on at
+// least: every ticket is used, however short its life and however long it has travelled. Workers have the
+// last word. An older coordinator says no life, and its clock need not be this machine's: then the worker's
+// word is the only one.
 static uint64_t stale_from(uint64_t life_ns, uint64_t asked_ns)
 {
     uint64_t half = life_ns / 2, spare = half < TICKET_SPARE_NS ? half : TICKET_SPARE_NS;

@@ -27,7 +27,8 @@ struct client_ticket {
     uint8_t proof[512];
 };
 
-// Checks an answer against what was asked, at asked_ns. *out has one reference. INTERNAL when it makes no sense.
+// Checks an answer against what was asked, at asked_ns. *out has one reference. INTERNAL when it makes no
+// sense.
 banyan_code client_ticket_read(const Banyan__Pb__AttachOpenReply *reply, uint64_t first, uint64_t count,
                                uint32_t chunk_tokens, uint64_t asked_ns, struct client_ticket **out,
                                banyan_error *error);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Truncates, and the state of a session, which says what became of them.
 //
-// A truncate that has failed may still be on its way, or done without an answer: it is in doubt. It is settled by a call
-// that takes its place in the session's chain of truncates, if it has not been done by then; else the answer names it.
+// A truncate that has failed may still be on its way, or done without an answer: it is in doubt. It is
+// settled by a call that takes its place in the session's chain of truncates, if it has not been done by
+// then; else the answer names it.
 //
 //     none in doubt ──sent──▶ in doubt ──an answer, or settled──▶ none in doubt
 #include "client/lib/internal.h"
@@ -75,7 +76,7 @@ static banyan_code settle(struct banyan_session *session, uint64_t timeout_ns, b
     if (reply.cut == doubted) // it was done
         atomic_store(&session->incarnation, reply.incarnation);
     if (reply.cut == doubted || reply.cut == request.cut)
-        cuts->last = reply.cut; // else somebody else has truncated: this hold's next calls are told so
+        cuts->last = reply.cut; // else another client has truncated, as this handle's next calls report
     cuts->ended++;
     atomic_store(&cuts->doubted, 0);
     return BANYAN_OK;

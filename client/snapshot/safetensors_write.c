@@ -115,8 +115,8 @@ enum common_code client_safetensors_head(const struct common_safetensor *tensors
     return head ? COMMON_OK : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
 }
 
-// A name that stands for something else (a link, a device, a pipe) is written to where it is: to replace it would take
-// it away. What a regular file had stays until all that is new is there.
+// A name that stands for something else (a link, a device, a pipe) is written to where it is: to replace it
+// would take it away. What a regular file had stays until all that is new is there.
 static bool is_replaced(const char *path)
 {
     struct stat st;

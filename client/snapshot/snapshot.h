@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A snapshot's manifest: what a session is, how long, and which files hold its rows. Pure: no file is touched here.
+// A snapshot's manifest: what a session is, how long, and which files hold its rows. Pure: no file is touched
+// here.
 //
 //   DIR/manifest.json
 //   DIR/layer-0003-000000065536.safetensors[.zst]    rows of layer 3 from position 65536 on
 //
-// Of a session that has forgotten rows (its spec's 'forget') the manifest has the floor, and of a layer the files begin
-// where its rows do: at the first one that a row at or past the floor sees.
+// Of a session that has forgotten rows (its spec's 'forget') the manifest has the floor, and of a layer the
+// files begin where its rows do: at the first one that a row at or past the floor sees.
 //
-// A file holds K and V of one layer and one run of tokens, 64 MiB of rows at most, as tensors layers.N.k, layers.N.v (not
-// where V lies in K), layers.N.k_scale and layers.N.v_scale (types with scales): what 'banyanctl attach' takes. The
-// manifest has each file's bytes and xxh3 (of the .safetensors, also where it is compressed), and an xxh3 of itself.
-// Files are named by layer and position alone: a manifest cannot name anything else.
+// A file holds K and V of one layer and one run of tokens, 64 MiB of rows at most, as tensors layers.N.k,
+// layers.N.v (not where V lies in K), layers.N.k_scale and layers.N.v_scale (types with scales): what
+// 'banyanctl attach' takes. The manifest has each file's bytes and xxh3 (of the .safetensors, also where it
+// is compressed), and an xxh3 of itself. Files are named by layer and position alone: a manifest cannot name
+// anything else.
 #ifndef CLIENT_SNAPSHOT_H
 #define CLIENT_SNAPSHOT_H
 
@@ -59,16 +61,18 @@ struct snapshot {
 
 // Bytes of a token's K and V of the layer, scales included; 0: it has no rows of its own.
 uint64_t snapshot_row_bytes(const struct snapshot_shape *shape, uint32_t layer);
-// Tokens of one file of the layer that is to have at most `bytes` of rows (or one row): whole chunks where one fits.
+// Tokens of one file of the layer that should have at most `bytes` of rows (or one row): whole chunks where
+// one fits.
 uint64_t snapshot_file_tokens(const struct snapshot_shape *shape, uint32_t layer, uint64_t bytes,
                               uint64_t chunk_tokens);
 
-// The files that it is to have, in their order, for its length: snapshot->files and n_files. False: out of memory.
+// The files that it is to have, in their order, for its length: snapshot->files and n_files. False: out of
+// memory.
 bool snapshot_plan(struct snapshot *snapshot, const struct snapshot_shape *shape, uint64_t file_bytes,
                    uint64_t chunk_tokens);
-// The order in which files are restored: all but the last in any order or at a time, then the last one, which has the first
-// rows of the last layer that has any. Until then the session has no token that all layers have, but those that it has
-// forgotten; and its floor does not rise (coordinator/sessions/forget.h).
+// The order in which files are restored: all but the last in any order or at a time, then the last one, which
+// has the first rows of the last layer that has any. Until then the session has no token that all layers
+// have, but those that it has forgotten; and its floor does not rise (coordinator/sessions/forget.h).
 const struct snapshot_file *snapshot_nth(const struct snapshot *snapshot, size_t nth);
 
 void snapshot_file_name(const struct snapshot *snapshot, const struct snapshot_file *file,
@@ -86,8 +90,8 @@ char *snapshot_text(const struct snapshot *snapshot);
 
 // Reads one. INVALID_ARGUMENT says what is wrong. On success the snapshot is to be cleared.
 enum common_code snapshot_parse(const char *text, size_t len, struct snapshot *out, struct common_error *err);
-// Whether the files hold exactly the rows [from, length) of each layer with rows of its own, and are as large as these
-// are. The shape is that of the snapshot's spec and floor.
+// Whether the files hold exactly the rows [from, length) of each layer with rows of its own, and are as large
+// as these are. The shape is that of the snapshot's spec and floor.
 enum common_code snapshot_check(const struct snapshot *snapshot, const struct snapshot_shape *shape,
                                 struct common_error *err);
 void snapshot_clear(struct snapshot *snapshot);

@@ -219,7 +219,7 @@ void snapshot_dir_discard(struct snapshot_dir *dir)
 {
     DIR *files = dir ? fdopendir(dup(dir->fd)) : NULL;
     struct dirent *entry;
-    while (files && (entry = readdir(files))) // cppcheck-suppress readdirCalled ; nobody else has this DIR
+    while (files && (entry = readdir(files))) // cppcheck-suppress readdirCalled ; nothing else has this DIR
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             unlinkat(dir->fd, entry->d_name, 0);
     if (files)
@@ -380,7 +380,7 @@ static enum common_code load(const struct snapshot_dir *dir, const struct snapsh
     return code;
 }
 
-// The tensors that the shape wants, and no others. tensors[i].data: where they lie.
+// The tensors of the shape, and no others. tensors[i].data: where they lie.
 static enum common_code find_tensors(const struct common_safetensors *parsed,
                                      struct common_safetensor *tensors, size_t n, struct common_error *err)
 {

@@ -63,7 +63,7 @@ static bool has_gone_on(const banyan_error *error)
            strcmp(error->reason, "FORGOTTEN") == 0;
 }
 
-// All up to that length is there, and workers that are away, or were lost, had more: nobody knows how much.
+// All up to that length is present, and workers that are away, or were lost, had more: how much is unknown.
 static banyan_code lacks_rows(const banyan_session_info *info, banyan_error *why)
 {
     return client_error_set(why, BANYAN_UNAVAILABLE,
@@ -73,7 +73,7 @@ static banyan_code lacks_rows(const banyan_session_info *info, banyan_error *why
                             info->length);
 }
 
-// Nobody will read it. One that cannot be deleted now goes by itself.
+// It will not be read. One that cannot be deleted now goes by itself.
 static void forsake(banyan_session *pinned)
 {
     (void)banyan_session_delete(pinned, NULL);
