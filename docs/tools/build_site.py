@@ -140,6 +140,7 @@ def stage(root, out):
         path = os.path.join(pages, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         shutil.copyfile(os.path.join(root, name), path)
+    shutil.copyfile(os.path.join(root, "docs/tools/site.css"), os.path.join(pages, "site.css"))
     with open(os.path.join(out, "mkdocs.yml"), "w", encoding="utf-8") as file:
         lines = [f"INHERIT: {os.path.join(root, 'mkdocs.yml')}", f"docs_dir: {pages}", f"site_dir: {os.path.join(out, 'html')}"]
         file.write("\n".join([*lines, *nav_of(root, names), ""]))
