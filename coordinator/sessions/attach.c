@@ -18,6 +18,7 @@
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/table.h"
+#include "coordinator/sessions/unavailable.h"
 #include "coordinator/store/store.h"
 #include "proto/pass.h"
 #include "proto/spec.h"

@@ -5,6 +5,7 @@
 
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/session.h"
+#include "coordinator/sessions/unavailable.h"
 
 enum told { // a new session is WHOLE
     WHOLE,

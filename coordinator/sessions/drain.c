@@ -10,6 +10,7 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/move_queue.h"
 #include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/sessions.h"
 #include "coordinator/store/store.h"

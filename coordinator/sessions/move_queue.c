@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sessions/move_queue.h"
 
+#include <stdlib.h>
+
 #include "common/clock.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/session.h"
 
 #define REST_NS   COMMON_NS_PER_S
@@ -57,8 +58,8 @@ static void leave_place(struct coordinator_session *s)
 {
     struct coordinator_move_ticket *t = &s->move_ticket;
     proto_list_remove(&t->link);
-    s->sessions->moves->queue.n_ready -= t->place == COORDINATOR_MOVE_READY;
-    s->sessions->moves->queue.behind -= t->place == COORDINATOR_MOVE_BEHIND;
+    s->sessions->move_queue->n_ready -= t->place == COORDINATOR_MOVE_READY;
+    s->sessions->move_queue->behind -= t->place == COORDINATOR_MOVE_BEHIND;
     if (t->behind)
         t->behind->visitors--;
     t->behind = NULL;
@@ -77,8 +78,8 @@ void coordinator_move_queue_again(struct coordinator_session *s)
     enum coordinator_move_need need = need_of(s);
     leave_place(s);
     s->move_ticket.need = (uint8_t)need;
-    enter_place(s, &s->sessions->moves->queue.ready[need], COORDINATOR_MOVE_READY);
-    s->sessions->moves->queue.n_ready++;
+    enter_place(s, &s->sessions->move_queue->ready[need], COORDINATOR_MOVE_READY);
+    s->sessions->move_queue->n_ready++;
     coordinator_turn_mark(&s->sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
 }
 
@@ -91,8 +92,8 @@ void coordinator_move_queue_behind(struct coordinator_session *s, struct coordin
     s->move_ticket.until_ns = common_clock_after(REST_NS);
     if (w)
         w->visitors++;
-    s->sessions->moves->queue.behind++;
-    struct proto_list *lines = w ? w->waiting : s->sessions->moves->queue.waiting;
+    s->sessions->move_queue->behind++;
+    struct proto_list *lines = w ? w->waiting : s->sessions->move_queue->waiting;
     enter_place(s, &lines[big * COORDINATOR_NEEDS + need], COORDINATOR_MOVE_BEHIND);
 }
 
@@ -100,7 +101,7 @@ static void rest(struct coordinator_session *s, enum coordinator_move_place plac
 {
     leave_place(s);
     s->move_ticket.until_ns = common_clock_after(REST_NS << rests);
-    enter_place(s, &s->sessions->moves->queue.resting[rests], place);
+    enter_place(s, &s->sessions->move_queue->resting[rests], place);
 }
 
 void coordinator_move_queue_busy(struct coordinator_session *s)
@@ -115,14 +116,22 @@ void coordinator_move_queue_rest(struct coordinator_session *s, bool longer)
     t->rests += longer && t->rests + 1 < COORDINATOR_RESTS;
 }
 
-void coordinator_move_queue_init(struct coordinator_move_queue *queue)
+void coordinator_move_queue_init(struct coordinator_sessions *sessions)
 {
+    struct coordinator_move_queue *queue = coordinator_alloc(sizeof(*queue));
+    sessions->move_queue = queue;
     for (uint32_t i = 0; i < COORDINATOR_NEEDS; i++)
         proto_list_init(&queue->ready[i]);
     for (uint32_t i = 0; i < WORKER_WAITING; i++)
         proto_list_init(&queue->waiting[i]);
     for (uint32_t i = 0; i < COORDINATOR_RESTS; i++)
         proto_list_init(&queue->resting[i]);
+}
+
+void coordinator_move_queue_fini(struct coordinator_sessions *sessions)
+{
+    free(sessions->move_queue);
+    sessions->move_queue = NULL;
 }
 
 void coordinator_move_queue_enter(struct coordinator_session *s)
@@ -191,12 +200,12 @@ static struct coordinator_session *first_of(const struct proto_list *list)
 struct coordinator_session *coordinator_move_queue_pop(struct coordinator_sessions *sessions)
 {
     for (uint32_t i = 0; i < COORDINATOR_NEEDS; i++) {
-        struct proto_list *list = &sessions->moves->queue.ready[i];
+        struct proto_list *list = &sessions->move_queue->ready[i];
         if (proto_list_empty(list))
             continue;
         struct coordinator_session *s = first_of(list);
         leave_place(s);
-        sessions->moves->queue.looks++;
+        sessions->move_queue->looks++;
         return s;
     }
     return NULL;
@@ -220,12 +229,12 @@ static void let_go(struct proto_list *lines, bool big, uint32_t n)
 void coordinator_move_queue_room(struct coordinator_sessions *sessions)
 {
     for (uint32_t big = 0; big < 2; big++)
-        sessions->moves->queue.room[big] += 2;
+        sessions->move_queue->room[big] += 2;
 }
 
 void coordinator_move_queue_advance(struct coordinator_sessions *sessions)
 {
-    struct coordinator_move_queue *queue = &sessions->moves->queue;
+    struct coordinator_move_queue *queue = sessions->move_queue;
     const struct coordinator_cluster *cluster = sessions->cluster;
     for (uint32_t big = 0; big < 2; big++) {
         let_go(queue->waiting, big, queue->room[big]);
@@ -256,7 +265,7 @@ static uint32_t let_go_old(struct proto_list *lines, uint32_t most, uint64_t now
 // Those that have waited for a while may find another receiver by now: some of them.
 static void let_go_all_old(struct coordinator_sessions *sessions, uint64_t now)
 {
-    struct coordinator_move_queue *queue = &sessions->moves->queue;
+    struct coordinator_move_queue *queue = sessions->move_queue;
     const struct coordinator_cluster *cluster = sessions->cluster;
     uint32_t left = let_go_old(queue->waiting, TICK_MAX, now);
     for (uint32_t i = 0; i < cluster->n_workers && queue->behind; i++) {
@@ -268,7 +277,7 @@ static void let_go_all_old(struct coordinator_sessions *sessions, uint64_t now)
 
 void coordinator_move_queue_tick(struct coordinator_sessions *sessions)
 {
-    struct coordinator_move_queue *queue = &sessions->moves->queue;
+    struct coordinator_move_queue *queue = sessions->move_queue;
     uint64_t now = common_clock_ns();
     for (uint32_t i = 0; i < COORDINATOR_RESTS; i++)
         while (!proto_list_empty(&queue->resting[i]) &&

@@ -18,26 +18,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "coordinator/sessions/move_ticket.h"
 #include "proto/list.h"
 
 struct coordinator_session;
 struct coordinator_sessions;
 struct coordinator_worker;
-
-enum coordinator_move_need {
-    COORDINATOR_NEED_LAST,  // a chunk has one copy, and should have more
-    COORDINATOR_NEED_COPY,  // chunks have too few copies
-    COORDINATOR_NEED_PLACE, // chunks are to lie elsewhere
-    COORDINATOR_NEEDS
-};
-
-enum coordinator_move_place {
-    COORDINATOR_MOVE_IDLE,
-    COORDINATOR_MOVE_READY,
-    COORDINATOR_MOVE_BEHIND,
-    COORDINATOR_MOVE_BUSY,
-    COORDINATOR_MOVE_RESTING
-};
 
 #define COORDINATOR_RESTS 4 // 1, 2, 4, 8 s
 
@@ -52,16 +38,10 @@ struct coordinator_move_queue {
     uint32_t cursor; // the next slot to be searched for such
 };
 
-struct coordinator_move_ticket { // of a session: its place in the queue
-    struct proto_list link;
-    struct coordinator_worker *behind; // its record stays: a visitor
-    uint64_t until_ns;                 // BEHIND, BUSY, RESTING
-    uint8_t place, need, rests;        // rests: one after the other
-};
-
-void coordinator_move_queue_init(struct coordinator_move_queue *queue);
-void coordinator_move_queue_enter(struct coordinator_session *s); // IDLE
-void coordinator_move_queue_leave(struct coordinator_session *s); // it goes: IDLE for ever
+void coordinator_move_queue_init(struct coordinator_sessions *sessions);
+void coordinator_move_queue_fini(struct coordinator_sessions *sessions); // no session is in it
+void coordinator_move_queue_enter(struct coordinator_session *s);        // IDLE
+void coordinator_move_queue_leave(struct coordinator_session *s);        // it goes: IDLE for ever
 
 // Whether any chunk of it is to get another holder or lose one, or a member to leave it.
 bool coordinator_session_wants_moves(const struct coordinator_session *s);

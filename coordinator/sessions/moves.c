@@ -254,7 +254,7 @@ static void look(struct coordinator_sessions *sessions)
     if (moves->n < MOVES_MAX && moves->left)
         coordinator_move_queue_advance(sessions);
     while (moves->left && moves->n < MOVES_MAX) {
-        if (!moves->queue.n_ready) // who was let go went elsewhere
+        if (!sessions->move_queue->n_ready) // who was let go went elsewhere
             coordinator_move_queue_advance(sessions);
         struct coordinator_session *s = coordinator_move_queue_pop(sessions);
         if (!s)
@@ -262,7 +262,7 @@ static void look(struct coordinator_sessions *sessions)
         moves->left--;
         look_at(s);
     }
-    if (moves->n < MOVES_MAX && moves->queue.n_ready)
+    if (moves->n < MOVES_MAX && sessions->move_queue->n_ready)
         go_on_later(sessions);
 }
 
@@ -280,7 +280,7 @@ static void drop_lone_wishes(struct coordinator_sessions *sessions)
 void coordinator_moves_init(struct coordinator_sessions *sessions)
 {
     sessions->moves = coordinator_alloc(sizeof(*sessions->moves));
-    coordinator_move_queue_init(&sessions->moves->queue);
+    coordinator_move_queue_init(sessions);
     proto_list_init(&sessions->moves->keepers);
 }
 
@@ -310,5 +310,6 @@ void coordinator_moves_fini(struct coordinator_sessions *sessions)
     common_timer_free(sessions->moves->timer);
     free(sessions->moves->wishes);
     free(sessions->moves);
+    coordinator_move_queue_fini(sessions);
     sessions->moves = NULL;
 }

@@ -21,15 +21,14 @@
 #include <stdint.h>
 
 #include "coordinator/sessions/keeping.h"
-#include "coordinator/sessions/move_queue.h"
+#include "proto/list.h"
 
 struct common_timer;
 struct coordinator_sessions;
 struct coordinator_worker;
 
 struct coordinator_moves {
-    uint32_t n; // under way
-    struct coordinator_move_queue queue;
+    uint32_t n;    // under way
     uint64_t turn; // of the loop, in which `left` more sessions may be looked at
     uint32_t left;
     struct common_timer *timer; // the next turn comes; NULL: it was not needed yet

@@ -225,6 +225,14 @@ bool coordinator_session_names_rows(const struct coordinator_session *s, uint64_
     return false;
 }
 
+bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count)
+{
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        if (coordinator_rangeset_intersects(&s->layers[l], first, count))
+            return true;
+    return coordinator_session_names_rows(s, first, count);
+}
+
 uint64_t coordinator_session_named_from(const struct coordinator_session *s, uint32_t layer, uint64_t length)
 {
     const struct coordinator_named *named = s->named ? &s->named[layer] : NULL;

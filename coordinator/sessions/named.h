@@ -38,6 +38,8 @@ uint32_t coordinator_session_named_other(const struct coordinator_session *s,
                                          const struct coordinator_chunk *chunk);
 // Whether a holder has named any of these rows, while others are still to come.
 bool coordinator_session_names_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);
+// Whether any layer has committed rows in [first, first + count), or some that may turn out to be.
+bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);
 // Where the layer's newest append begins, as far as it is known, if rows of it past `length` may count yet; else `length`.
 // It begins before `length` where what is durable (a commit, a seal) has covered its first rows meanwhile.
 uint64_t coordinator_session_named_from(const struct coordinator_session *s, uint32_t layer, uint64_t length);

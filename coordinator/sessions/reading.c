@@ -10,6 +10,7 @@
 #include "coordinator/sessions/attach.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/table.h"
+#include "coordinator/sessions/unavailable.h"
 #include "proto/pass.h"
 #include "proto/ticket.h"
 

@@ -9,6 +9,7 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/move.h"
+#include "coordinator/sessions/move_queue.h"
 #include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/table.h"
 #include "proto/rpc.h"

@@ -9,6 +9,7 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/named.h"
 #include "coordinator/sessions/reconcile.h"
 
 enum { TRIES = 4, WINDOW = 32, LOGS_A_SECOND = 10 };
@@ -242,6 +243,53 @@ void coordinator_session_dirty(struct coordinator_session *s, struct coordinator
     s->dirtied = ++s->sessions->dirties;
     coordinator_worker_dirty(w);
 }
+
+// ---- told ---------------------------------------------------------------------------------------
+
+// Holders that may have lost rows can be told now which there are: then they are certain.
+static void tell_doubtful(struct coordinator_session *s)
+{
+    for (uint32_t m = 0; m < s->n_members; m++) {
+        bool doubtful = false;
+        for (uint32_t i = 0; i < s->layout.n; i++) {
+            struct coordinator_chunk *chunk = &s->layout.chunks[i];
+            uint32_t copy = coordinator_chunk_copy_at(chunk, s->members[m]);
+            if (copy == COORDINATOR_COPIES_MAX)
+                continue;
+            doubtful = doubtful || (chunk->doubtful & 1u << copy);
+            chunk->doubtful &= (uint8_t) ~(1u << copy);
+        }
+        if (doubtful)
+            coordinator_session_doubt(s, s->members[m]);
+    }
+}
+
+void coordinator_session_told(struct coordinator_session *s, const struct coordinator_worker *w)
+{
+    bool known = true;
+    for (uint32_t i = 0; i < s->layout.n; i++) {
+        struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        uint32_t copy = coordinator_chunk_copy_at(chunk, w);
+        uint8_t all = (uint8_t)((1u << coordinator_chunk_copies(chunk)) - 1);
+        if (copy < COORDINATOR_COPIES_MAX) {
+            // One without it has nothing to say; what the others have said counts when it is struck off.
+            chunk->heard |= (uint8_t)(chunk->lost ? all : 1u << copy & ~chunk->gone);
+            chunk->untold &= (uint8_t) ~(1u << copy);
+        }
+        chunk->gone |= (uint8_t)coordinator_session_named_short(s, chunk);
+        chunk->known = chunk->known || chunk->heard == all;
+        known = known && chunk->known;
+    }
+    if (known) {
+        coordinator_session_forget_named(s);
+        tell_doubtful(s);
+    }
+    coordinator_session_recount(s);
+    if (s->awaited)
+        coordinator_session_settle(s);
+}
+
+// ---- the end ------------------------------------------------------------------------------------
 
 void coordinator_repairs_recheck(struct coordinator_session *s)
 {

@@ -28,6 +28,9 @@ void coordinator_session_doubt_all(struct coordinator_session *s); // every memb
 // ACTIVE. Nothing where it is ACTIVE.
 void coordinator_session_dirty(struct coordinator_session *s, struct coordinator_worker *w);
 
+// The worker has been asked and told all of it.
+void coordinator_session_told(struct coordinator_session *s, const struct coordinator_worker *w);
+
 bool coordinator_session_in_doubt(const struct coordinator_session *s, const struct coordinator_worker *w);
 
 // Ends the repairs at workers that are not ACTIVE any more, or all of them: the session is GONE.

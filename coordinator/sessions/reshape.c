@@ -24,6 +24,7 @@
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
+#include "coordinator/sessions/unavailable.h"
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota.h"
 #include "proto/spec.h"

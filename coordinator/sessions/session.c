@@ -3,16 +3,11 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/failover.h"
-#include "coordinator/sessions/named.h"
-#include "coordinator/sessions/placing.h"
-#include "coordinator/sessions/repair.h"
 #include "coordinator/tenants/quota.h"
 #include "proto/spec.h"
 
@@ -148,20 +143,21 @@ static void let_one_alone(struct coordinator_session *s)
 
 void coordinator_session_let_in(struct coordinator_session *s)
 {
-    coordinator_failover_pump(s);
+    const struct coordinator_session_hooks *hooks = s->sessions->hooks;
+    hooks->settled(s);
     while (s->doors && coordinator_session_open(s)) {
         struct coordinator_door door;
         pop_door(s, &door);
         door.fn(door.arg, s);
     }
     if (coordinator_session_open(s))
-        coordinator_placing_pump(s);
+        hooks->opened(s);
     if (coordinator_session_open(s) && s->n_waiting && proto_list_empty(&s->opened)) {
         proto_list_push(&s->sessions->opened, &s->opened);
         coordinator_turn_mark(&s->sessions->core->turn, COORDINATOR_PHASE_STEPS);
     }
     let_one_alone(s);
-    coordinator_move_queue_settled(s);
+    hooks->served(s);
 }
 
 void coordinator_session_turn_away(struct coordinator_session *s)
@@ -176,7 +172,6 @@ void coordinator_session_turn_away(struct coordinator_session *s)
         pop_exclusive(s, &x);
         x.fn(x.arg, NULL);
     }
-    coordinator_placing_session_gone(s); // after the wishes: one of them may be a placing's own
 }
 
 // ---- what it holds ------------------------------------------------------------------------------
@@ -361,57 +356,6 @@ bool coordinator_session_chunk_whole(const struct coordinator_chunk *chunk)
     return usable_copies(chunk) == coordinator_chunk_copies(chunk);
 }
 
-bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count)
-{
-    for (uint32_t l = 0; l < s->spec->layers; l++)
-        if (coordinator_rangeset_intersects(&s->layers[l], first, count))
-            return true;
-    return coordinator_session_names_rows(s, first, count);
-}
-
-// Holders that may have lost rows can be told now which there are: then they are certain.
-static void tell_doubtful(struct coordinator_session *s)
-{
-    for (uint32_t m = 0; m < s->n_members; m++) {
-        bool doubtful = false;
-        for (uint32_t i = 0; i < s->layout.n; i++) {
-            struct coordinator_chunk *chunk = &s->layout.chunks[i];
-            uint32_t copy = coordinator_chunk_copy_at(chunk, s->members[m]);
-            if (copy == COORDINATOR_COPIES_MAX)
-                continue;
-            doubtful = doubtful || (chunk->doubtful & 1u << copy);
-            chunk->doubtful &= (uint8_t) ~(1u << copy);
-        }
-        if (doubtful)
-            coordinator_session_doubt(s, s->members[m]);
-    }
-}
-
-void coordinator_session_told(struct coordinator_session *s, const struct coordinator_worker *w)
-{
-    bool known = true;
-    for (uint32_t i = 0; i < s->layout.n; i++) {
-        struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        uint32_t copy = coordinator_chunk_copy_at(chunk, w);
-        uint8_t all = (uint8_t)((1u << coordinator_chunk_copies(chunk)) - 1);
-        if (copy < COORDINATOR_COPIES_MAX) {
-            // One without it has nothing to say; what the others have said counts when it is struck off.
-            chunk->heard |= (uint8_t)(chunk->lost ? all : 1u << copy & ~chunk->gone);
-            chunk->untold &= (uint8_t) ~(1u << copy);
-        }
-        chunk->gone |= (uint8_t)coordinator_session_named_short(s, chunk);
-        chunk->known = chunk->known || chunk->heard == all;
-        known = known && chunk->known;
-    }
-    if (known) {
-        coordinator_session_forget_named(s);
-        tell_doubtful(s);
-    }
-    coordinator_session_recount(s);
-    if (s->awaited)
-        coordinator_session_settle(s);
-}
-
 // What a chunk adds to the session's counts: by 1, or away by -1.
 static void count_chunk(struct coordinator_session *s, const struct coordinator_chunk *chunk, uint32_t by)
 {
@@ -433,7 +377,7 @@ void coordinator_session_recount(struct coordinator_session *s)
     s->unknown = s->awaited = s->lost = s->thin = s->thick = s->single = 0;
     for (uint32_t i = 0; i < s->layout.n; i++)
         count_chunk(s, &s->layout.chunks[i], 1);
-    coordinator_move_queue_mark(s);
+    s->sessions->hooks->counted(s);
 }
 
 // A worker that becomes ACTIVE or ceases to be makes the count an old one.
@@ -506,7 +450,7 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
                               coordinator_session_index_quota(s, put->index));
         count_chunk(s, put, 1);
         if (s->thin || s->thick)
-            coordinator_move_queue_mark(s);
+            s->sessions->hooks->counted(s);
     }
     return put;
 }
@@ -620,111 +564,6 @@ struct coordinator_plan *coordinator_session_plan(struct coordinator_session *s,
                          "no worker that holds this session is reachable");
     free(active);
     return s->plan;
-}
-
-static void name_holders(const struct coordinator_chunk *chunk, struct proto_status *status)
-{
-    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++) {
-        const char *name = coordinator_chunk_holder(chunk, i)->name;
-        bool named = false;
-        for (uint32_t n = 0; n < status->n_workers; n++)
-            named = named || !strcmp(status->workers[n], name);
-        if (!named)
-            proto_status_add_worker(status, name);
-    }
-}
-
-enum common_code coordinator_session_missing(struct coordinator_session *s, uint64_t first, uint64_t count,
-                                             uint32_t layer, struct proto_status *status)
-{
-    uint32_t ct = s->layout.chunk_tokens;
-    uint64_t end = first + count, from = 0, to = 0; // the missing range that is being put together
-    bool lost = false;
-    if (!coordinator_session_has_missing(s))
-        return COMMON_OK;
-    if (s->restored || s->withheld) {
-        if (s->restored)
-            proto_status_set(
-                status, COMMON_UNAVAILABLE, "RESTORED",
-                "the coordinator's store was restored from a backup, and no operator has said yet that "
-                "all workers are back (banyanctl accept)");
-        else
-            proto_status_set(
-                status, COMMON_UNAVAILABLE, "QUARANTINE",
-                "workers hold a newer state of this session than the coordinator's store has: start the "
-                "coordinator on the store that knows it, or give that state up (banyanctl quarantine)");
-        status->session = s->id;
-        status->layer = layer;
-        return status->code;
-    }
-    if (s->broken)
-        return coordinator_repairs_status(s, layer, status);
-    proto_status_set(status, COMMON_UNAVAILABLE, "MISSING_RANGE",
-                     "tokens of this session are on workers that are not there now");
-    for (uint32_t i = coordinator_layout_lower(&s->layout, first / ct); i < s->layout.n; i++) {
-        const struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        uint64_t start = (uint64_t)chunk->index * ct, stop = start + ct;
-        if (start >= end)
-            break;
-        if (coordinator_session_chunk_usable(chunk))
-            continue;
-        lost = lost || chunk->lost;
-        start = start < first ? first : start;
-        stop = stop > end ? end : stop;
-        name_holders(chunk, status);
-        if (to && to != start) {
-            proto_status_add_range(status, from, to - from);
-            from = start;
-        } else if (!to) {
-            from = start;
-        }
-        to = stop;
-    }
-    if (!to) {
-        status->code = COMMON_OK;
-        return COMMON_OK;
-    }
-    proto_status_add_range(status, from, to - from);
-    status->session = s->id;
-    status->layer = layer;
-    const struct proto_range *r = &status->ranges[0];
-    status->code = lost ? COMMON_DATA_LOSS : COMMON_UNAVAILABLE;
-    snprintf(status->message, sizeof(status->message),
-             "%s tokens [%" PRIu64 ", %" PRIu64 ")%s, held by %s%s: %s",
-             lost ? "no worker holds" : "no worker that is reachable holds", r->first, r->first + r->count,
-             status->n_ranges > 1 ? " and more" : "", status->workers[0],
-             status->n_workers > 1 ? " and others" : "",
-             lost ? "truncate the session before them, or delete it" : "try again when it is back");
-    return status->code;
-}
-
-enum common_code coordinator_session_unsettled(struct coordinator_session *s, uint64_t length, uint64_t most,
-                                               uint32_t layer, struct proto_status *status)
-{
-    uint64_t ct = s->layout.chunk_tokens, from = coordinator_session_named_from(s, layer, length), end = most;
-    count_if_old(s);
-    // An append may lie over several chunks, and counts as a whole: all that are not known decide about its first row.
-    for (uint32_t i = s->unknown ? s->layout.n : 0; i > 0; i--) {
-        const struct coordinator_chunk *chunk = &s->layout.chunks[i - 1];
-        if (!chunk->known && (chunk->index + 1) * ct > end) {
-            end = (chunk->index + 1) * ct;
-            break;
-        }
-    }
-    end = end > length ? end : length;
-    return end > from ? coordinator_session_missing(s, from, end - from, layer, status) : COMMON_OK;
-}
-
-enum common_code coordinator_session_unsettled_any(struct coordinator_session *s, uint64_t most,
-                                                   struct proto_status *status)
-{
-    enum common_code code = COMMON_OK;
-    for (uint32_t l = 0; l < s->spec->layers && code == COMMON_OK; l++) {
-        uint64_t length = coordinator_session_layer_length(s, l);
-        if (proto_spec_stores(s->spec, l) && length < most)
-            code = coordinator_session_unsettled(s, length, most, l, status);
-    }
-    return code;
 }
 
 void coordinator_session_raise_epoch(struct coordinator_session *s, const char *why)

@@ -18,7 +18,7 @@
 #include "coordinator/events.h"
 #include "coordinator/machine.h"
 #include "coordinator/sessions/layout.h"
-#include "coordinator/sessions/move_queue.h"
+#include "coordinator/sessions/move_ticket.h"
 #include "coordinator/sessions/rangeset.h"
 #include "coordinator/sessions/sessions.h"
 #include "proto/banyan.pb-c.h"
@@ -163,6 +163,21 @@ struct coordinator_session {
 // The layout has changed: the epoch is one higher, and an event says why.
 void coordinator_session_raise_epoch(struct coordinator_session *s, const char *why);
 
+// The features above a session act on it through these, so that session.c and table.c call none of them. The room sets them
+// at the start; none is NULL.
+struct coordinator_session_hooks {
+    // Of coordinator_session_let_in, in this order:
+    void (*settled)(
+        struct coordinator_session *s);            // less work is under way; nothing that waits has begun yet
+    void (*opened)(struct coordinator_session *s); // shared work may start; what waited for that has begun
+    void (*served)(struct coordinator_session *s); // all has begun that may
+    // coordinator_session_recount and coordinator_session_put_chunk: copies are missing, or no longer.
+    void (*counted)(struct coordinator_session *s);
+    // Of coordinator_session_destroy, and of the end of that turn:
+    void (*ending)(struct coordinator_session *s); // GONE; it still has its name, chunks and members
+    void (*ended)(struct coordinator_session *s);  // it is about to be freed: whatever waits for it fails
+};
+
 // ---- who works on it ----
 
 // The only way to alter a state; a transition that the diagram lacks is our bug.
@@ -230,8 +245,6 @@ uint64_t coordinator_session_index_room(const struct coordinator_session *s, uin
 // The same of all copies that the session asks for: what the chunk counts in its tenant's quota.
 uint64_t coordinator_session_index_quota(const struct coordinator_session *s, uint64_t index);
 const char *coordinator_session_state_text(struct coordinator_session *s);
-// Whether any layer has committed rows in [first, first + count), or some that may turn out to be (named.h).
-bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);
 
 uint64_t coordinator_session_next_write(struct coordinator_session *s); // higher than all of it, of any term
 // Appends with a write number up to this one are over, and no holder is still to say what it has of them. 0: that
@@ -254,8 +267,6 @@ void coordinator_session_memory_back(const struct coordinator_session *s,
 // The same for one of its copies.
 void coordinator_session_copy_back(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
                                    uint32_t copy);
-// The worker has been asked and told all of it.
-void coordinator_session_told(struct coordinator_session *s, const struct coordinator_worker *w);
 void coordinator_session_recount(struct coordinator_session *s); // after chunks' flags have changed
 // Whether this holder can be asked about it now; one of its holders; all of them.
 bool coordinator_session_copy_usable(const struct coordinator_chunk *chunk, uint32_t copy);
@@ -278,18 +289,5 @@ void coordinator_session_drop_members(struct coordinator_session *s, uint32_t n)
 // too many plans.
 struct coordinator_plan *coordinator_session_plan(struct coordinator_session *s, struct proto_status *status);
 void coordinator_session_drop_plan(struct coordinator_session *s);
-
-// DATA_LOSS or UNAVAILABLE with the token ranges of [first, first + count) that no worker can answer for now,
-// and the workers' names. OK: nothing is missing, and *status is as it was.
-enum common_code coordinator_session_missing(struct coordinator_session *s, uint64_t first, uint64_t count,
-                                             uint32_t layer, struct proto_status *status);
-// Whether committed rows may turn up past `length`, where a layer ends as far as it is known: what holders that have
-// not come back since a restart of the coordinator have appended is in no store (named.h). OK: none will; else as
-// coordinator_session_missing, with the ranges up to `most` at least.
-enum common_code coordinator_session_unsettled(struct coordinator_session *s, uint64_t length, uint64_t most,
-                                               uint32_t layer, struct proto_status *status);
-// The same of all layers that end before `most`, each where it ends.
-enum common_code coordinator_session_unsettled_any(struct coordinator_session *s, uint64_t most,
-                                                   struct proto_status *status);
 
 #endif

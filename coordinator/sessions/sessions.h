@@ -10,7 +10,7 @@
 //   attach.c      tickets, commits in two phases           reshape.c: truncate, fork, delete
 //   reading.c     tickets to read rows with
 //   load.c        sessions from the store at the start     recovery.c: waiting for workers after it
-//   condition.c   what people are told of a session's chunks
+//   unavailable.c why a session cannot be used now         condition.c: what people are told of its chunks
 //   spread.c      who serves what several have, as fast as they are
 //   moves.c       which chunks go to other holders, and when; move.c: how; move_queue.c: whose turn it is; choosing.c,
 //                 candidates.c: which of its chunks go where
@@ -30,11 +30,13 @@
 #include "proto/list.h"
 
 struct coordinator_cluster;
+struct coordinator_move_queue;
 struct coordinator_moves;
 struct coordinator_parked;
 struct coordinator_quotas;
 struct coordinator_seals;
 struct coordinator_session;
+struct coordinator_session_hooks;
 struct coordinator_store;
 
 #define COORDINATOR_HINTS                                                                                    \
@@ -44,9 +46,10 @@ struct coordinator_sessions {
     struct coordinator_core *core;
     struct coordinator_cluster *cluster;
     struct coordinator_store *store;
-    struct coordinator_quotas *quotas;  // set by the caller, before the first session
-    struct coordinator_session **slots; // [options.max_sessions]
-    struct coordinator_ids ids;         // of the store, which sets it before the first session
+    struct coordinator_quotas *quotas;             // set by the caller, before the first session
+    const struct coordinator_session_hooks *hooks; // session.h
+    struct coordinator_session **slots;            // [options.max_sessions]
+    struct coordinator_ids ids;                    // of the store, which sets it before the first session
     uint32_t hints[COORDINATOR_HINTS]; // by an id's low bits: the slot of the last session made that has them
     uint32_t n_slots, n;               // slots in use, NULLs included; sessions
     bool restored;                     // some wait for an operator (restored.h)
@@ -61,8 +64,9 @@ struct coordinator_sessions {
     struct proto_list droppings; // deleted sessions that workers are to be told again (dropping.h)
     uint32_t n_droppings;
     struct coordinator_commits commits;
-    struct coordinator_moves *moves; // moves.h
-    struct coordinator_seals *seals; // seals.h
+    struct coordinator_moves *moves;           // moves.h
+    struct coordinator_move_queue *move_queue; // move_queue.h
+    struct coordinator_seals *seals;           // seals.h
     struct proto_list uneven,
         uneven_later; // who serves what is to be looked at, now and with the next tick: session.uneven
     uint32_t spreads, spread_cursor; // under way (spread.h); the next slot to be looked at

@@ -17,8 +17,10 @@
 #include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/move.h"
+#include "coordinator/sessions/move_queue.h"
 #include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/named.h"
+#include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/reconcile.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/repair.h"
@@ -290,9 +292,7 @@ void coordinator_session_destroy(struct coordinator_session *s)
     struct coordinator_sessions *sessions = s->sessions;
     coordinator_session_set_state(s, COORDINATOR_SESSION_GONE);
     common_block_hand_over(); // appended rows and answers went through here
-    coordinator_repairs_session_gone(s);
-    coordinator_moves_session_gone(s);
-    coordinator_returned_session_gone(s);
+    sessions->hooks->ending(s);
     if (s->name[0])
         name_leave(s);
     coordinator_key_leave(s);
@@ -317,7 +317,7 @@ static void session_free(struct coordinator_session *s)
 {
     coordinator_session_turn_away(s);
     proto_list_remove(&s->gone);
-    coordinator_session_forget_named(s);
+    s->sessions->hooks->ended(s); // after those at its doors: one of them may be a placing's own
     for (uint32_t l = 0; l < s->spec->layers; l++)
         coordinator_rangeset_free(&s->layers[l]);
     coordinator_rangeset_free(&s->ticketed);
@@ -480,11 +480,34 @@ void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t n
     }
 }
 
+static void session_ending(struct coordinator_session *s)
+{
+    coordinator_repairs_session_gone(s);
+    coordinator_moves_session_gone(s);
+    coordinator_returned_session_gone(s);
+}
+
+static void session_ended(struct coordinator_session *s)
+{
+    coordinator_placing_session_gone(s);
+    coordinator_session_forget_named(s);
+}
+
+static const struct coordinator_session_hooks hooks = {
+    .settled = coordinator_failover_pump,
+    .opened = coordinator_placing_pump,
+    .served = coordinator_move_queue_settled,
+    .counted = coordinator_move_queue_mark,
+    .ending = session_ending,
+    .ended = session_ended,
+};
+
 void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coordinator_core *core,
                                struct coordinator_cluster *cluster)
 {
     sessions->core = core;
     sessions->cluster = cluster;
+    sessions->hooks = &hooks;
     sessions->slots = coordinator_alloc(core->options.max_sessions * sizeof(*sessions->slots));
     sessions->free_slots = coordinator_alloc(core->options.max_sessions * sizeof(*sessions->free_slots));
     sessions->parked_tail = &sessions->parked;

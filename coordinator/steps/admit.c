@@ -8,6 +8,7 @@
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/session.h"
+#include "coordinator/sessions/unavailable.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/item.h"
 #include "coordinator/steps/lane.h"
