@@ -25,6 +25,7 @@
 #include "coordinator/sessions/rebalance.h"
 #include "coordinator/sessions/reshape.h"
 #include "coordinator/sessions/restored.h"
+#include "coordinator/sessions/room.h"
 #include "coordinator/sessions/scrub.h"
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/strike.h"

@@ -163,7 +163,7 @@ struct coordinator_session {
 // The layout has changed: the epoch is one higher, and an event says why.
 void coordinator_session_raise_epoch(struct coordinator_session *s, const char *why);
 
-// The features above a session act on it through these, so that session.c and table.c call none of them. The room sets them
+// The features above a session act on it through these, so that session.c and table.c call none of them. room.c sets them
 // at the start; none is NULL.
 struct coordinator_session_hooks {
     // Of coordinator_session_let_in, in this order:

@@ -3,7 +3,8 @@
 // the store; it knows no step.
 //
 //   session.c     one session: states, shared and exclusive work, chunks, members
-//   table.c       all of them: by id and by name, new ones, deleted ones, idle ones
+//   table.c       all of them: by id and by name, new ones, deleted ones
+//   room.c        which feature acts when: the start and the end of the room, turns, ticks, idle sessions
 //   ids.c         what their ids look like outside: pure
 //   spec.c        what a session is, checked               layout.c, rangeset.c, placement.c: pure
 //   placing.c     chunks get holders                       layout_send.c: workers are told
@@ -82,10 +83,5 @@ struct coordinator_sessions {
         **parked_tail; // calls that wait for workers to come back after a restart
     bool unpark;       // they may go now
 };
-
-// Room for all sessions. The store is set by the caller once it is open.
-void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coordinator_core *core,
-                               struct coordinator_cluster *cluster);
-void coordinator_sessions_fini(struct coordinator_sessions *sessions); // destroys all that are left
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All sessions: by id, by name; new ones, deleted ones, idle ones.
+// All sessions: by id, by name; new ones, deleted ones.
 #ifndef COORDINATOR_TABLE_H
 #define COORDINATOR_TABLE_H
 
@@ -67,7 +67,10 @@ void coordinator_session_destroy(struct coordinator_session *s);
 struct coordinator_session *coordinator_sessions_take_gone(struct coordinator_sessions *sessions);
 struct coordinator_session *coordinator_sessions_take_opened(struct coordinator_sessions *sessions);
 
-// Chunks of all of them with fewer copies than their sessions ask for.
+// The next session on which those that wait may have their turn; NULL: none.
+struct coordinator_session *coordinator_sessions_take_settled(struct coordinator_sessions *sessions);
+// Frees the sessions that are gone and that the room of steps has taken.
+void coordinator_sessions_reap(struct coordinator_sessions *sessions);
 
 enum coordinator_condition {       // of a session, the first that is so
     COORDINATOR_CONDITION_LOST,    // it has lost chunks
@@ -83,8 +86,7 @@ struct coordinator_census {
     uint64_t sessions[COORDINATOR_CONDITIONS], lost_chunks;
 };
 void coordinator_sessions_census(const struct coordinator_sessions *sessions, struct coordinator_census *out);
+// Chunks of all of them with fewer copies than their sessions ask for.
 uint64_t coordinator_sessions_thin(const struct coordinator_sessions *sessions);
-
-void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns); // idle sessions
 
 #endif
