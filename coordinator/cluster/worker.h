@@ -146,6 +146,12 @@ static inline bool coordinator_worker_slow(const struct coordinator_worker *w)
     return w->pace.slow && w->cluster->core->options.slow_workers == COORDINATOR_SLOW_MOVE;
 }
 
+// Whether it knows sums (sessions/seals.h), as far as is known.
+static inline bool coordinator_worker_sums(const struct coordinator_worker *w)
+{
+    return !w->life || w->sums_unknown != w->life;
+}
+
 // The bandwidth that placement, trees and balances count with; > 0 once it has registered.
 static inline uint64_t coordinator_worker_speed(const struct coordinator_worker *w)
 {

@@ -72,7 +72,7 @@ static json_t *counters_json(const struct coordinator *c)
         {"audit_differences", c->steps.count_audit_differences},
         {"moved_chunks", c->sessions.moves->chunks},
         {"moved_bytes", c->sessions.moves->bytes},
-        {"struck_copies", c->sessions.moves->struck},
+        {"struck_copies", c->sessions.struck_copies},
         {"corrupt_copies", c->sessions.seals->corrupt},
     };
     json_t *object = json_object();

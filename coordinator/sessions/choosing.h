@@ -5,7 +5,7 @@
 #define COORDINATOR_CHOOSING_H
 
 #include "coordinator/cluster/cluster.h"
-#include "coordinator/sessions/move.h"
+#include "coordinator/sessions/moving.h"
 #include "coordinator/sessions/placement.h"
 
 struct coordinator_choice { // of one move

@@ -8,7 +8,7 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/move.h"
+#include "coordinator/sessions/moving.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 

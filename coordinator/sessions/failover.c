@@ -11,7 +11,6 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/layout_send.h"
-#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/placement.h"
 #include "coordinator/sessions/recovery.h"
@@ -181,7 +180,7 @@ static void learn_again(struct coordinator_session *s)
 static bool strike_off(struct coordinator_session *s, const struct strike *strike)
 {
     struct coordinator_chunk chunk = *coordinator_layout_find(&s->layout, strike->index);
-    s->sessions->moves->struck += (unsigned)__builtin_popcount(strike->struck & ~(uint32_t)chunk.leaving);
+    s->sessions->struck_copies += (unsigned)__builtin_popcount(strike->struck & ~(uint32_t)chunk.leaving);
     coordinator_chunk_strike(&chunk, strike->struck, strike->serves);
     bool lost = coordinator_chunk_all_unfit(&chunk);
     chunk.lost = chunk.lost || lost;
@@ -207,7 +206,7 @@ static void failover_stored(void *arg, enum common_code code, const char *text)
     }
     s->strike_again_ns = 0;
     struct coordinator_batch *late = NULL;
-    uint64_t struck = s->sessions->moves->struck;
+    uint64_t struck = s->sessions->struck_copies;
     for (uint32_t i = 0; i < f->n; i++) {
         if (!strike_off(s, &f->strikes[i]))
             continue;
@@ -217,7 +216,7 @@ static void failover_stored(void *arg, enum common_code code, const char *text)
     }
     if (late) // a holder without them says so again at each start
         coordinator_store_submit(s->sessions->store, late, NULL, NULL);
-    bool moved = s->sessions->moves->struck == struck; // elsewhere
+    bool moved = s->sessions->struck_copies == struck; // elsewhere
     coordinator_session_raise_epoch(s, moved ? "copies have moved" : "workers are lost");
     coordinator_session_recount(s);
     if (moved)

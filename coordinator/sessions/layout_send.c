@@ -5,8 +5,7 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/move.h"
-#include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/moving.h"
 #include "coordinator/sessions/returned.h"
 #include "coordinator/store/store.h"
 

@@ -16,7 +16,6 @@
 #include "coordinator/machine.h"
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/layout_send.h"
-#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/seals.h"
@@ -28,7 +27,6 @@
 // Of one pull: it must be over well before a control call is, at the rate that is allowed.
 #define PULL_S         1
 #define PULL_BYTES_MAX (UINT64_C(1) << 30)
-#define PUT_QUIET_NS   (2 * COMMON_NS_PER_S) // since the last ticket
 #define PUT_AGAIN_NS   (4 * COMMON_NS_PER_S)
 
 enum move_state {
@@ -54,82 +52,10 @@ const struct coordinator_machine coordinator_move_machine = {
              [MOVE_OVER] = 0},
 };
 
-struct coordinator_move {
-    struct coordinator_move *next; // of the session's
-    struct coordinator_sessions *sessions;
-    struct coordinator_session *s; // NULL: gone
-    uint64_t session;
-    struct coordinator_worker *to; // its record stays: a visitor
-    struct coordinator_move_item items[COORDINATOR_MOVE_CHUNKS];
-    uint32_t n;
-    enum move_state state;
-    uint32_t visit; // CLOSING and on: of the worker when it was told
-    bool dropped;   // it was told to drop the session since the move began
-    bool big;       // it counts as such at `to`
-    bool refused;   // by `to`
-    bool put;       // rows of some of its chunks are put and not committed
-    uint64_t promised, bytes;
-    uint32_t at, layer; // COPYING: the next row to be fetched
-    uint64_t position;
-    coordinator_moved_fn done;
-    void *arg;
-};
-
 static void set_state(struct coordinator_move *m, enum move_state state)
 {
     coordinator_machine_move(&coordinator_move_machine, m->state, state);
-    m->state = state;
-}
-
-// ---- what may move ------------------------------------------------------------------------------
-
-bool coordinator_session_may_move(struct coordinator_session *s)
-{
-    return s->state == COORDINATOR_SESSION_ACTIVE && !s->withheld && !s->broken && !s->repairing &&
-           !coordinator_session_has_missing(s) && !s->awaited && !s->unknown && !s->named &&
-           !s->sessions->core->stopping;
-}
-
-bool coordinator_chunk_being_put(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
-{
-    uint64_t ct = s->layout.chunk_tokens, first = chunk->index * ct, end = first + ct,
-             now = common_clock_ns();
-    if (now >= s->ticket_until_ns)
-        return false;
-    for (uint64_t from = first; from < end;) {
-        struct proto_range range = {.first = from, .count = end - from};
-        if (now >= s->ticketed_all_ns &&
-            (!coordinator_rangeset_next(&s->ticketed, from, &range) || range.first >= end))
-            return false;
-        uint64_t to = range.first + range.count < end ? range.first + range.count : end;
-        for (uint32_t l = 0; l < s->spec->layers; l++) {
-            uint64_t at = coordinator_session_forgotten(s, l);
-            at = proto_spec_stores(s->spec, l) ? (at > range.first ? at : range.first) : to;
-            if (at < to && !coordinator_rangeset_contains(&s->layers[l], at, to - at))
-                return true;
-        }
-        from = to;
-    }
-    return false;
-}
-
-// Nobody puts rows of the session just now, as far as is known: it is worth asking holders whether any are put.
-static bool is_quiet(const struct coordinator_session *s)
-{
-    uint64_t now = common_clock_ns(), life = s->sessions->core->options.ticket_ns;
-    return now >= s->put_again_ns && now + life >= s->ticket_until_ns + PUT_QUIET_NS;
-}
-
-bool coordinator_chunk_may_move(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
-                                const struct coordinator_worker *to,
-                                const struct coordinator_worker *replaces)
-{
-    bool room = replaces ? coordinator_chunk_held_by(chunk, replaces)
-                         : coordinator_chunk_copies(chunk) < COORDINATOR_REPLICAS_MAX;
-    return room && coordinator_chunk_copies(chunk) < COORDINATOR_COPIES_MAX && chunk->ready && chunk->known &&
-           !chunk->lost && !coordinator_chunk_unfit(chunk) && !chunk->leaving &&
-           coordinator_chunk_copy_at(chunk, to) == COORDINATOR_COPIES_MAX &&
-           coordinator_session_chunk_usable(chunk) && (!coordinator_chunk_being_put(s, chunk) || is_quiet(s));
+    m->state = (uint8_t)state;
 }
 
 // ---- the end ------------------------------------------------------------------------------------
@@ -192,42 +118,6 @@ static void move_fail(struct coordinator_move *m, const char *why)
         coordinator_session_drop_at(m->sessions, m->session, m->to);
     }
     move_over(m, 0);
-}
-
-uint32_t coordinator_moves_of(const struct coordinator_session *s)
-{
-    uint32_t n = 0;
-    for (const struct coordinator_move *m = s->moves; m; m = m->next)
-        n++;
-    return n;
-}
-
-uint32_t coordinator_moves_incoming(const struct coordinator_session *s, const struct coordinator_worker *to,
-                                    const struct coordinator_chunk **out)
-{
-    uint32_t n = 0;
-    for (const struct coordinator_move *m = s->moves; m; m = m->next)
-        for (uint32_t i = 0; i < m->n && m->to == to; i++) {
-            const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[i].index);
-            if (chunk && chunk->id == m->items[i].id &&
-                coordinator_chunk_copy_at(chunk, to) == COORDINATOR_COPIES_MAX)
-                out[n++] = chunk;
-        }
-    return n;
-}
-
-bool coordinator_moves_go_to(const struct coordinator_session *s, const struct coordinator_worker *to)
-{
-    const struct coordinator_move *m = s->moves;
-    while (m && m->to != to)
-        m = m->next;
-    return m != NULL;
-}
-
-void coordinator_moves_dropped(struct coordinator_session *s, const struct coordinator_worker *at)
-{
-    for (struct coordinator_move *m = s->moves; m; m = m->next)
-        m->dropped = m->dropped || m->to == at;
 }
 
 void coordinator_moves_session_gone(struct coordinator_session *s)
@@ -545,7 +435,7 @@ static void stored(void *arg, enum common_code code, const char *text)
             abort();                                        // there was one in its place
         if (put->lost && !coordinator_chunk_all_unfit(put)) // its source has lost it meanwhile
             coordinator_chunk_keep(s, put);
-        m->sessions->moves->returned += m->items[i].returned;
+        m->sessions->returned_chunks += m->items[i].returned;
     }
     coordinator_session_add_member(s, m->to);
     coordinator_session_raise_epoch(s, "chunks have a copy more");

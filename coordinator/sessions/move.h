@@ -22,48 +22,15 @@
 #ifndef COORDINATOR_MOVE_H
 #define COORDINATOR_MOVE_H
 
-#include "coordinator/sessions/session.h"
+#include "coordinator/sessions/moving.h"
 
 extern const struct coordinator_machine coordinator_move_machine;
 
-#define COORDINATOR_MOVE_CHUNKS 64 // of one move, at most
-
-struct coordinator_move_item {
-    uint32_t index;                      // of the chunk
-    uint64_t id;                         // filled in
-    uint64_t seal;                       // likewise: what the copy was found to have; 0: it was not compared
-    struct coordinator_worker *replaces; // whose copy it will be; NULL: one more
-    bool put;                            // rows of it are put and not committed: it is left out
-    bool returned; // the worker has come back with it (returned.h), be it for another session
-};
-
-// Whether a move could begin now: nobody is being asked about the session, and all its rows are known.
-bool coordinator_session_may_move(struct coordinator_session *s);
-// Whether this chunk of it may go into a move to this worker.
-bool coordinator_chunk_may_move(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
-                                const struct coordinator_worker *to,
-                                const struct coordinator_worker *replaces);
-
-// Whether rows of the chunk may be on their way that no layer has.
-bool coordinator_chunk_being_put(const struct coordinator_session *s, const struct coordinator_chunk *chunk);
-
-// Begins. All items may move; they are copied. `done` runs once, never on this stack: `moved` of them have their copy
-// now, and so many bytes of the session have travelled; refused: `to` did not do what it was asked. big: it counts as such
-// there (move_queue.h).
-typedef void (*coordinator_moved_fn)(void *arg, uint64_t session, struct coordinator_worker *to, bool refused,
-                                     uint32_t moved, uint64_t bytes);
+// Begins. All items may move; they are copied. `done` runs once, never on this stack. big: it counts as such there
+// (move_queue.h).
 void coordinator_move_begin(struct coordinator_session *s, struct coordinator_worker *to, bool big,
                             const struct coordinator_move_item *items, uint32_t n, coordinator_moved_fn done,
                             void *arg);
-
-uint32_t coordinator_moves_of(const struct coordinator_session *s); // under way
-// Chunks that moves bring to this worker, which it does not have yet: a layout that leaves them out would take them away
-// from it. At most COORDINATOR_MOVE_CHUNKS for each move.
-uint32_t coordinator_moves_incoming(const struct coordinator_session *s, const struct coordinator_worker *to,
-                                    const struct coordinator_chunk **out);
-bool coordinator_moves_go_to(const struct coordinator_session *s, const struct coordinator_worker *to);
-// The worker is being told to drop the session: what moves have brought there does not count.
-void coordinator_moves_dropped(struct coordinator_session *s, const struct coordinator_worker *at);
 void coordinator_moves_session_gone(struct coordinator_session *s);
 
 #endif

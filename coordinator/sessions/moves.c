@@ -281,7 +281,6 @@ void coordinator_moves_init(struct coordinator_sessions *sessions)
 {
     sessions->moves = coordinator_alloc(sizeof(*sessions->moves));
     coordinator_move_queue_init(sessions);
-    proto_list_init(&sessions->moves->keepers);
 }
 
 void coordinator_moves_tick(struct coordinator_sessions *sessions)
@@ -306,7 +305,6 @@ void coordinator_moves_drain(struct coordinator_sessions *sessions)
 
 void coordinator_moves_fini(struct coordinator_sessions *sessions)
 {
-    coordinator_keeping_fini(&sessions->moves->keeping);
     common_timer_free(sessions->moves->timer);
     free(sessions->moves->wishes);
     free(sessions->moves);

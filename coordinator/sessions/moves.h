@@ -20,7 +20,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "coordinator/sessions/keeping.h"
 #include "proto/list.h"
 
 struct common_timer;
@@ -31,12 +30,8 @@ struct coordinator_moves {
     uint32_t n;    // under way
     uint64_t turn; // of the loop, in which `left` more sessions may be looked at
     uint32_t left;
-    struct common_timer *timer; // the next turn comes; NULL: it was not needed yet
-    uint64_t chunks, bytes;     // moved so far
-    struct proto_list keepers;  // workers, once for each session, that keep chunks of it (returned.h)
-    struct coordinator_keeping keeping;
-    uint64_t returned;               // of the chunks, copies that workers had come back with (returned.h)
-    uint64_t struck;                 // copies struck off so far, of holders that are lost (failover.c)
+    struct common_timer *timer;      // the next turn comes; NULL: it was not needed yet
+    uint64_t chunks, bytes;          // moved so far
     struct coordinator_wish *wishes; // of a balance; [n_wishes], owned
     uint32_t n_wishes;
     uint64_t relieve_ns; // slow workers are not relieved of chunks before

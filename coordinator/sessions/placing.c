@@ -15,7 +15,7 @@
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/layout_send.h"
-#include "coordinator/sessions/move.h"
+#include "coordinator/sessions/moving.h"
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/placement.h"
 #include "coordinator/sessions/repair.h"

@@ -8,9 +8,9 @@
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/move.h"
 #include "coordinator/sessions/move_queue.h"
 #include "coordinator/sessions/moves.h"
+#include "coordinator/sessions/moving.h"
 #include "coordinator/sessions/table.h"
 #include "proto/rpc.h"
 

@@ -238,12 +238,6 @@ void coordinator_session_doubt_all(struct coordinator_session *s)
         coordinator_session_doubt(s, s->members[i]);
 }
 
-void coordinator_session_dirty(struct coordinator_session *s, struct coordinator_worker *w)
-{
-    s->dirtied = ++s->sessions->dirties;
-    coordinator_worker_dirty(w);
-}
-
 // ---- told ---------------------------------------------------------------------------------------
 
 // Holders that may have lost rows can be told now which there are: then they are certain.

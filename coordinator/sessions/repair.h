@@ -24,10 +24,6 @@ extern const struct coordinator_machine coordinator_repair_machine;
 void coordinator_session_doubt(struct coordinator_session *s, struct coordinator_worker *w);
 void coordinator_session_doubt_all(struct coordinator_session *s); // every member
 
-// It has changed, and the worker may have been told it already: one that is JOINING is told it again before it is
-// ACTIVE. Nothing where it is ACTIVE.
-void coordinator_session_dirty(struct coordinator_session *s, struct coordinator_worker *w);
-
 // The worker has been asked and told all of it.
 void coordinator_session_told(struct coordinator_session *s, const struct coordinator_worker *w);
 

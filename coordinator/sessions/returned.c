@@ -9,10 +9,8 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/keeping.h"
-#include "coordinator/sessions/move.h"
-#include "coordinator/sessions/moves.h"
+#include "coordinator/sessions/moving.h"
 #include "coordinator/sessions/repair.h"
-#include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/table.h"
 #include "proto/spec.h"
 
@@ -27,13 +25,18 @@ struct kept {
 
 struct coordinator_returned { // of one worker, in one session
     struct coordinator_returned *next;
-    struct proto_list link; // in moves.keepers
+    struct proto_list link; // in returns.keepers
     struct coordinator_session *s;
     struct coordinator_worker *w; // its record stays: a visitor
     uint32_t visit;               // w->visit when it named them: another one, and it is asked again
     uint64_t idle_ns;             // since when nothing has come of them
     struct kept *chunks;          // [n], ascending by index
     uint32_t n, cap, wanted;      // wanted: of them, when they were looked at last
+};
+
+struct coordinator_returns {   // of the room
+    struct proto_list keepers; // workers, once for each session, that keep chunks of it
+    struct coordinator_keeping keeping;
 };
 
 static struct coordinator_returned *returned_of(const struct coordinator_session *s,
@@ -85,7 +88,7 @@ static void returned_free(struct coordinator_session *s, struct coordinator_retu
     proto_list_remove(&r->link);
     for (uint32_t i = 0; i < r->n; i++)
         if (r->chunks[i].id)
-            coordinator_keeping_remove(&s->sessions->moves->keeping, r->w->slot, r->chunks[i].id);
+            coordinator_keeping_remove(&s->sessions->returns->keeping, r->w->slot, r->chunks[i].id);
     r->w->visitors--;
     free(r->chunks);
     free(r);
@@ -113,7 +116,7 @@ static void keep(struct coordinator_session *s, struct coordinator_worker *w,
         r = coordinator_alloc(sizeof(*r));
         *r = (struct coordinator_returned){.next = s->returned, .s = s, .w = w, .visit = w->visit};
         s->returned = r;
-        proto_list_push(&s->sessions->moves->keepers, &r->link);
+        proto_list_push(&s->sessions->returns->keepers, &r->link);
         w->visitors++;
     }
     if (r->n && r->chunks[r->n - 1].index >= chunk->index)
@@ -125,7 +128,7 @@ static void keep(struct coordinator_session *s, struct coordinator_worker *w,
             abort();
     }
     r->chunks[r->n++] = (struct kept){chunk->index, chunk->id};
-    coordinator_keeping_add(&s->sessions->moves->keeping, w->slot, chunk->id);
+    coordinator_keeping_add(&s->sessions->returns->keeping, w->slot, chunk->id);
     r->wanted = r->n;
 }
 
@@ -183,7 +186,7 @@ struct coordinator_worker *coordinator_returned_holder(const struct coordinator_
 bool coordinator_returned_keeps(const struct coordinator_sessions *sessions,
                                 const struct coordinator_worker *w, const struct coordinator_chunk *chunk)
 {
-    return coordinator_keeping_has(&sessions->moves->keeping, w->slot, chunk->id);
+    return coordinator_keeping_has(&sessions->returns->keeping, w->slot, chunk->id);
 }
 
 // ---- the end ------------------------------------------------------------------------------------
@@ -194,7 +197,7 @@ void coordinator_returned_forget(struct coordinator_session *s, const struct coo
     struct coordinator_returned *r = returned_of(s, w);
     struct kept *kept = r && chunk ? kept_find(r, chunk) : NULL;
     if (kept) {
-        coordinator_keeping_remove(&s->sessions->moves->keeping, r->w->slot, kept->id);
+        coordinator_keeping_remove(&s->sessions->returns->keeping, r->w->slot, kept->id);
         kept->id = 0;
     } else if (r && !chunk) {
         returned_free(s, r);
@@ -260,7 +263,7 @@ static void look_at(struct coordinator_session *s, struct coordinator_returned *
 
 void coordinator_returned_tick(struct coordinator_sessions *sessions)
 {
-    struct proto_list *keepers = &sessions->moves->keepers, seen;
+    struct proto_list *keepers = &sessions->returns->keepers, seen;
     proto_list_init(&seen);
     for (uint32_t i = 0; i < TICK_MAX && !proto_list_empty(keepers); i++) {
         struct coordinator_returned *r = proto_list_entry(keepers->next, struct coordinator_returned, link);
@@ -284,4 +287,17 @@ void coordinator_returned_session_gone(struct coordinator_session *s)
         if (same && !s->sessions->core->stopping && !coordinator_session_has_member(s, w))
             coordinator_session_drop_at(s->sessions, s->id, w);
     }
+}
+
+void coordinator_returned_init(struct coordinator_sessions *sessions)
+{
+    sessions->returns = coordinator_alloc(sizeof(*sessions->returns));
+    proto_list_init(&sessions->returns->keepers);
+}
+
+void coordinator_returned_fini(struct coordinator_sessions *sessions)
+{
+    coordinator_keeping_fini(&sessions->returns->keeping);
+    free(sessions->returns);
+    sessions->returns = NULL;
 }

@@ -44,7 +44,9 @@ void coordinator_returned_forget(struct coordinator_session *s, const struct coo
 // The session has another history: who is no member, and does not hear of it, is told to let go of all.
 void coordinator_returned_cut(struct coordinator_session *s);
 
+void coordinator_returned_init(struct coordinator_sessions *sessions);
 void coordinator_returned_tick(struct coordinator_sessions *sessions);
+void coordinator_returned_fini(struct coordinator_sessions *sessions); // no session is left
 void coordinator_returned_session_gone(struct coordinator_session *s);
 
 #endif

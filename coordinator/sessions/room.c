@@ -160,6 +160,7 @@ void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coo
     proto_list_init(&sessions->uneven);
     proto_list_init(&sessions->uneven_later);
     coordinator_moves_init(sessions);
+    coordinator_returned_init(sessions);
     coordinator_scrub_init(sessions);
     proto_list_init(&sessions->opened);
     proto_list_init(&sessions->gone);
@@ -176,6 +177,7 @@ void coordinator_sessions_fini(struct coordinator_sessions *sessions)
     coordinator_droppings_fini(sessions);
     coordinator_turn_drain(&sessions->core->turn);
     coordinator_moves_fini(sessions);
+    coordinator_returned_fini(sessions);
     free(sessions->seals);
     free(sessions->slots);
     free(sessions->free_slots);

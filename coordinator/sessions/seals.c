@@ -83,11 +83,6 @@ bool coordinator_chunk_full(const struct coordinator_session *s, const struct co
     return any;
 }
 
-bool coordinator_worker_sums(const struct coordinator_worker *w)
-{
-    return !w->life || w->sums_unknown != w->life;
-}
-
 // All are there, have said what they have, and know sums.
 static bool may_seal(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
 {

@@ -87,8 +87,6 @@ bool coordinator_seal_inherit(struct coordinator_session *s, struct coordinator_
 // As soon as may be, not when it is its turn: somebody has found that a copy is not what was sealed.
 void coordinator_chunk_ask(struct coordinator_session *s, struct coordinator_chunk *chunk);
 
-// Whether the worker knows sums, as far as is known.
-bool coordinator_worker_sums(const struct coordinator_worker *w);
 // Asks one worker for the seal of one chunk of the session that it has; want: what it should be, so that it may look for that in its
 // files; 0: as it is. reply as in proto_reply_fn.
 struct proto_reply;

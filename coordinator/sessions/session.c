@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/tenants/quota.h"
@@ -500,6 +501,12 @@ void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t in
     coordinator_quota_give(s->use, COORDINATOR_QUOTA_BYTES, coordinator_session_index_quota(s, index));
     count_chunk(s, chunk, UINT32_MAX);
     coordinator_layout_remove(&s->layout, index);
+}
+
+void coordinator_session_dirty(struct coordinator_session *s, struct coordinator_worker *w)
+{
+    s->dirtied = ++s->sessions->dirties;
+    coordinator_worker_dirty(w);
 }
 
 bool coordinator_session_has_member(const struct coordinator_session *s, const struct coordinator_worker *w)

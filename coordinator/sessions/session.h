@@ -277,6 +277,10 @@ bool coordinator_session_chunk_whole(const struct coordinator_chunk *chunk);
 // Whether there are chunks that are not usable now.
 bool coordinator_session_has_missing(struct coordinator_session *s);
 
+// It has changed, and the worker may have been told it already: one that is JOINING is told it again before it is
+// ACTIVE. Nothing where it is ACTIVE.
+void coordinator_session_dirty(struct coordinator_session *s, struct coordinator_worker *w);
+
 bool coordinator_session_has_member(const struct coordinator_session *s, const struct coordinator_worker *w);
 void coordinator_session_add_member(struct coordinator_session *s,
                                     struct coordinator_worker *w); // no-op when it is one

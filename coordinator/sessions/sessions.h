@@ -13,8 +13,8 @@
 //   load.c        sessions from the store at the start     recovery.c: waiting for workers after it
 //   unavailable.c why a session cannot be used now         condition.c: what people are told of its chunks
 //   spread.c      who serves what several have, as fast as they are
-//   moves.c       which chunks go to other holders, and when; move.c: how; move_queue.c: whose turn it is; choosing.c,
-//                 candidates.c: which of its chunks go where
+//   moves.c       which chunks go to other holders, and when; move_queue.c: whose turn it is; choosing.c, candidates.c:
+//                 which of its chunks go where; move.c: how; moving.c: which may, and which do
 //   returned.c    copies that workers come back with; keeping.c: a table of them
 //   seals.c       full chunks whose copies agree are sealed, and compared with that from time to time: scrub.c says when
 //   failover.c    holders that are lost are struck off, and others serve
@@ -35,6 +35,7 @@ struct coordinator_move_queue;
 struct coordinator_moves;
 struct coordinator_parked;
 struct coordinator_quotas;
+struct coordinator_returns;
 struct coordinator_seals;
 struct coordinator_session;
 struct coordinator_session_hooks;
@@ -68,6 +69,7 @@ struct coordinator_sessions {
     struct coordinator_moves *moves;           // moves.h
     struct coordinator_move_queue *move_queue; // move_queue.h
     struct coordinator_seals *seals;           // seals.h
+    struct coordinator_returns *returns;       // returned.c
     struct proto_list uneven,
         uneven_later; // who serves what is to be looked at, now and with the next tick: session.uneven
     uint32_t spreads, spread_cursor; // under way (spread.h); the next slot to be looked at
@@ -76,8 +78,10 @@ struct coordinator_sessions {
     uint64_t spread_sessions;        // so far
     uint64_t dirties;                // what has changed under visits: session.dirtied
     uint64_t visits;                 // of whole workers, that have begun
-    uint64_t stamps;                 // of the last visit that has begun, even (reconcile.h)
-    uint64_t logging_since_ns;       // repairs that failed: a second, and how many of them in it
+    uint64_t struck_copies;          // so far, of holders that are lost (failover.c)
+    uint64_t returned_chunks;  // of those moved so far, copies that workers had come back with (returned.h)
+    uint64_t stamps;           // of the last visit that has begun, even (reconcile.h)
+    uint64_t logging_since_ns; // repairs that failed: a second, and how many of them in it
     uint32_t logged;
     struct coordinator_parked *parked,
         **parked_tail; // calls that wait for workers to come back after a restart

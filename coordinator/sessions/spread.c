@@ -10,7 +10,7 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/layout_send.h"
-#include "coordinator/sessions/move.h"
+#include "coordinator/sessions/moving.h"
 #include "coordinator/sessions/placement.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"

@@ -91,7 +91,7 @@ static void count_what_happened(void)
     struct happened now = {.verdicts = c->cluster.slow_verdicts,
                            .spreads = c->sessions.spread_sessions,
                            .relieved = c->sessions.moves->relieved,
-                           .returned = c->sessions.moves->returned};
+                           .returned = c->sessions.returned_chunks};
     if (now.verdicts < last.verdicts || now.spreads < last.spreads || now.relieved < last.relieved ||
         now.returned < last.returned)
         last = (struct happened){0};

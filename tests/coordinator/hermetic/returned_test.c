@@ -20,7 +20,7 @@ static struct coordinator_worker *worker_of(struct sim_cluster *cluster, const s
 
 static uint64_t returned(struct sim_cluster *cluster)
 {
-    return cluster->coordinator->sessions.moves->returned;
+    return cluster->coordinator->sessions.returned_chunks;
 }
 
 static uint64_t copied_bytes(struct sim_cluster *cluster)
