@@ -28,23 +28,15 @@
 #ifndef COORDINATOR_RECONCILE_H
 #define COORDINATOR_RECONCILE_H
 
-#include "common/status.h"
-#include "coordinator/machine.h"
-#include "coordinator/sessions/sessions.h"
-
-extern const struct coordinator_machine coordinator_visit_machine;
+#include "coordinator/sessions/session.h"
 
 struct coordinator_worker;
 
 // Begins the visits that the room of the cluster wants.
 void coordinator_reconciles_drain(struct coordinator_sessions *sessions);
 
-// Writes what the store has refused, every 2 s until it takes it.
-void coordinator_reconciles_tick(struct coordinator_sessions *sessions, uint64_t now_ns);
-
 // Visits an ACTIVE worker for one session. `done` runs once, never on this stack: OK when the worker has been asked and
 // told, and was ACTIVE all the time.
-typedef void (*coordinator_visited_fn)(void *arg, enum common_code code, const char *text);
 void coordinator_visit_session(struct coordinator_sessions *sessions, struct coordinator_worker *w,
                                uint64_t session, coordinator_visited_fn done, void *arg);
 

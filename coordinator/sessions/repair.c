@@ -10,7 +10,6 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/named.h"
-#include "coordinator/sessions/reconcile.h"
 
 enum { TRIES = 4, WINDOW = 32, LOGS_A_SECOND = 10 };
 #define PAUSE_FIRST_NS (10 * COMMON_NS_PER_MS)
@@ -187,7 +186,7 @@ static void repair_run(struct coordinator_repair *r)
     COMMON_FAILPOINT("repair_begun");
     repair_set_state(r, REPAIR_RUNNING);
     r->w->repairing++;
-    coordinator_visit_session(r->sessions, r->w, r->session, repair_told, r);
+    r->sessions->hooks->visit(r->sessions, r->w, r->session, repair_told, r);
 }
 
 static void repair_queue(struct coordinator_repair *r)

@@ -15,6 +15,7 @@
 #include "coordinator/sessions/move_queue.h"
 #include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/named.h"
+#include "coordinator/sessions/news.h"
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/reconcile.h"
 #include "coordinator/sessions/recovery.h"
@@ -46,6 +47,7 @@ static const struct coordinator_session_hooks hooks = {
     .counted = coordinator_move_queue_mark,
     .ending = session_ending,
     .ended = session_ended,
+    .visit = coordinator_visit_session,
 };
 
 // ---- the end of a turn --------------------------------------------------------------------------
@@ -130,7 +132,7 @@ static void reclaim_idle(struct coordinator_sessions *sessions, uint64_t now_ns)
 void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns)
 {
     reclaim_idle(sessions, now_ns);
-    coordinator_reconciles_tick(sessions, now_ns);
+    coordinator_news_tick(sessions, now_ns);
     coordinator_failovers_tick(sessions);
     coordinator_droppings_tick(sessions);
     coordinator_returned_tick(sessions);

@@ -163,6 +163,8 @@ struct coordinator_session {
 // The layout has changed: the epoch is one higher, and an event says why.
 void coordinator_session_raise_epoch(struct coordinator_session *s, const char *why);
 
+typedef void (*coordinator_visited_fn)(void *arg, enum common_code code, const char *text);
+
 // The features above a session act on it through these, so that session.c and table.c call none of them. room.c sets them
 // at the start; none is NULL.
 struct coordinator_session_hooks {
@@ -176,6 +178,9 @@ struct coordinator_session_hooks {
     // Of coordinator_session_destroy, and of the end of that turn:
     void (*ending)(struct coordinator_session *s); // GONE; it still has its name, chunks and members
     void (*ended)(struct coordinator_session *s);  // it is about to be freed: whatever waits for it fails
+    // Of a repair (repair.h): as coordinator_visit_session (reconcile.h).
+    void (*visit)(struct coordinator_sessions *sessions, struct coordinator_worker *w, uint64_t session,
+                  coordinator_visited_fn done, void *arg);
 };
 
 // ---- who works on it ----

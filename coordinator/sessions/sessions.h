@@ -19,7 +19,7 @@
 //   seals.c       full chunks whose copies agree are sealed, and compared with that from time to time: scrub.c says when
 //   failover.c    holders that are lost are struck off, and others serve
 //   reconcile.c   a worker that comes (back) is asked what it holds and told what it should hold
-//   visit.c       how it is told, and how one try ends
+//   visit.c       how it is told, and how one try ends     news.c: what it has lost, in the store
 //   telling.c     all that a worker should know of a session, message by message
 //   repair.c      the same for one session, where a call has left open what one worker knows of it
 #ifndef COORDINATOR_SESSIONS_H

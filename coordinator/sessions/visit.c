@@ -10,6 +10,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/dropping.h"
+#include "coordinator/sessions/news.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/table.h"
@@ -313,7 +314,7 @@ static void visit_succeed(struct coordinator_visit *v)
     }
     w->fresh = false;
     coordinator_worker_set_state(w, COORDINATOR_WORKER_ACTIVE);
-    coordinator_visit_store_process(sessions, w); // before anything that it is given from now on
+    coordinator_news_store_process(sessions, w); // before anything that it is given from now on
     for (uint32_t i = 0; i < v->n_refused; i++) {
         struct coordinator_session *s = coordinator_session_any(sessions, v->refused[i]);
         if (s)

@@ -4,8 +4,10 @@
 #ifndef COORDINATOR_VISIT_H
 #define COORDINATOR_VISIT_H
 
-#include "coordinator/sessions/reconcile.h"
+#include "coordinator/machine.h"
 #include "coordinator/sessions/telling.h"
+
+extern const struct coordinator_machine coordinator_visit_machine;
 
 enum coordinator_visit_state {
     COORDINATOR_VISIT_ASKING,
@@ -57,10 +59,6 @@ void coordinator_visit_fail(struct coordinator_visit *v, const char *what);
 
 // Whether the session is one that the worker is told.
 bool coordinator_visit_tells(const struct coordinator_visit *v, const struct coordinator_session *s);
-
-// Of a worker that has been told all, and is ACTIVE: writes which process it is, with all that it has lost, where the store
-// has another one. What it is given from now on comes after that.
-void coordinator_visit_store_process(struct coordinator_sessions *sessions, struct coordinator_worker *w);
 
 // From ASKING or STORING on to its end. The visit may be gone when it returns.
 void coordinator_visit_tell(struct coordinator_visit *v);
