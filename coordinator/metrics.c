@@ -17,6 +17,7 @@
 #include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/table.h"
+#include "coordinator/sessions/wishes.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota_metrics.h"
@@ -189,7 +190,7 @@ static bool put_totals(struct common_metrics *table, const struct coordinator *c
         {gauge, "banyan_moves", "Moves of chunks between workers under way.", NULL, NULL,
          c->sessions.moves->n},
         {gauge, "banyan_wished_chunks", "Chunks that a balance wants elsewhere and that do not move yet.",
-         NULL, NULL, c->sessions.moves->n_wishes},
+         NULL, NULL, c->sessions.wishes->n},
         {gauge, "banyan_sessions", "Sessions.", NULL, NULL, c->sessions.n},
         {gauge, "banyan_plans", "Plans.", NULL, NULL, c->cluster.n_plans},
         {gauge, "banyan_items", "Items of attend calls under way.", NULL, NULL, c->steps.items},

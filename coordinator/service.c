@@ -22,6 +22,7 @@
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
+#include "coordinator/sessions/wishes.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
 #include "proto/health.h"
@@ -536,7 +537,7 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.moves = c->sessions.moves->n;
     m.moved_chunks = c->sessions.moves->chunks;
     m.moved_bytes = c->sessions.moves->bytes;
-    m.wished_chunks = c->sessions.moves->n_wishes;
+    m.wished_chunks = c->sessions.wishes->n;
     m.steps = c->steps.count_steps;
     m.frames = c->steps.count_frames;
     m.audit_every = c->core.options.audit;

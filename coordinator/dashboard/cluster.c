@@ -12,6 +12,7 @@
 #include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/table.h"
+#include "coordinator/sessions/wishes.h"
 
 static json_t *limits_json(const struct coordinator *c, uint64_t *clients)
 {
@@ -101,7 +102,7 @@ COORDINATOR_DASHBOARD_ASK(cluster)
     json_object_set_new(root, "thin_chunks",
                         coordinator_dashboard_u64(coordinator_sessions_thin(&c->sessions)));
     json_object_set_new(root, "moves", coordinator_dashboard_u64(c->sessions.moves->n));
-    json_object_set_new(root, "wished_chunks", coordinator_dashboard_u64(c->sessions.moves->n_wishes));
+    json_object_set_new(root, "wished_chunks", coordinator_dashboard_u64(c->sessions.wishes->n));
     json_object_set_new(root, "items", coordinator_dashboard_u64(c->steps.items));
     json_object_set_new(root, "counters", counters_json(c));
     json_object_set_new(root, "took", times_json(&c->steps.took));

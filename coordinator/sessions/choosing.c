@@ -8,9 +8,9 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/candidates.h"
 #include "coordinator/sessions/move_queue.h"
-#include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/table.h"
+#include "coordinator/sessions/wishes.h"
 #include "proto/spec.h"
 
 #define BATCH_S     2                   // how long the rows of one move travel, at the rate that is allowed
@@ -153,21 +153,21 @@ static bool wish_is_void(const struct coordinator_choice *c, const struct coordi
 
 static void drop_void_wishes(struct coordinator_choice *c)
 {
-    struct coordinator_moves *moves = c->s->sessions->moves;
+    struct coordinator_wishes *wishes = c->s->sessions->wishes;
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < moves->n_wishes; i++)
-        if (moves->wishes[i].session != c->s->id || !wish_is_void(c, &moves->wishes[i]))
-            moves->wishes[kept++] = moves->wishes[i];
-    moves->n_wishes = kept;
+    for (uint32_t i = 0; i < wishes->n; i++)
+        if (wishes->list[i].session != c->s->id || !wish_is_void(c, &wishes->list[i]))
+            wishes->list[kept++] = wishes->list[i];
+    wishes->n = kept;
 }
 
 static void choose_wishes(struct coordinator_choice *c)
 {
-    const struct coordinator_moves *moves = c->s->sessions->moves;
+    const struct coordinator_wishes *wishes = c->s->sessions->wishes;
     bool any = false;
     drop_void_wishes(c);
-    for (uint32_t i = 0; i < moves->n_wishes && c->n_items < COORDINATOR_MOVE_CHUNKS; i++) {
-        const struct coordinator_wish *wish = &moves->wishes[i];
+    for (uint32_t i = 0; i < wishes->n && c->n_items < COORDINATOR_MOVE_CHUNKS; i++) {
+        const struct coordinator_wish *wish = &wishes->list[i];
         any = any || wish->session == c->s->id;
         if (wish->session != c->s->id || (c->to && c->to != wish->to) ||
             candidate_of(c, wish->to) == UINT32_MAX)
@@ -272,16 +272,16 @@ struct coordinator_choice *coordinator_choose(struct coordinator_session *s)
 
 void coordinator_choice_begun(const struct coordinator_choice *c)
 {
-    struct coordinator_moves *moves = c->s->sessions->moves;
+    struct coordinator_wishes *wishes = c->s->sessions->wishes;
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < moves->n_wishes; i++) {
+    for (uint32_t i = 0; i < wishes->n; i++) {
         bool chosen = false;
-        for (uint32_t k = 0; k < c->n_items && moves->wishes[i].session == c->s->id; k++)
-            chosen = chosen || c->items[k].index == moves->wishes[i].index;
+        for (uint32_t k = 0; k < c->n_items && wishes->list[i].session == c->s->id; k++)
+            chosen = chosen || c->items[k].index == wishes->list[i].index;
         if (!chosen)
-            moves->wishes[kept++] = moves->wishes[i];
+            wishes->list[kept++] = wishes->list[i];
     }
-    moves->n_wishes = kept;
+    wishes->n = kept;
 }
 
 void coordinator_choice_free(struct coordinator_choice *c)

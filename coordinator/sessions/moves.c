@@ -14,7 +14,6 @@
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/move.h"
 #include "coordinator/sessions/move_queue.h"
-#include "coordinator/sessions/rebalance.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/spread.h"
 #include "coordinator/sessions/table.h"
@@ -266,17 +265,6 @@ static void look(struct coordinator_sessions *sessions)
         go_on_later(sessions);
 }
 
-// Those of sessions that are gone.
-static void drop_lone_wishes(struct coordinator_sessions *sessions)
-{
-    struct coordinator_moves *moves = sessions->moves;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < moves->n_wishes; i++)
-        if (coordinator_session_any(sessions, moves->wishes[i].session))
-            moves->wishes[kept++] = moves->wishes[i];
-    moves->n_wishes = kept;
-}
-
 void coordinator_moves_init(struct coordinator_sessions *sessions)
 {
     sessions->moves = coordinator_alloc(sizeof(*sessions->moves));
@@ -285,28 +273,18 @@ void coordinator_moves_init(struct coordinator_sessions *sessions)
 
 void coordinator_moves_tick(struct coordinator_sessions *sessions)
 {
-    drop_lone_wishes(sessions);
-    if (sessions->core->stopping)
-        return;
-    coordinator_rebalance_slow(sessions);
     coordinator_move_queue_tick(sessions);
     look(sessions);
-    coordinator_rebalance_ended(sessions);
-    coordinator_spreads_look(sessions);
 }
 
 void coordinator_moves_drain(struct coordinator_sessions *sessions)
 {
-    if (sessions->core->stopping)
-        return;
     look(sessions);
-    coordinator_spreads_drain(sessions);
 }
 
 void coordinator_moves_fini(struct coordinator_sessions *sessions)
 {
     common_timer_free(sessions->moves->timer);
-    free(sessions->moves->wishes);
     free(sessions->moves);
     coordinator_move_queue_fini(sessions);
     sessions->moves = NULL;

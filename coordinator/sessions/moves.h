@@ -24,26 +24,13 @@
 
 struct common_timer;
 struct coordinator_sessions;
-struct coordinator_worker;
 
 struct coordinator_moves {
     uint32_t n;    // under way
     uint64_t turn; // of the loop, in which `left` more sessions may be looked at
     uint32_t left;
-    struct common_timer *timer;      // the next turn comes; NULL: it was not needed yet
-    uint64_t chunks, bytes;          // moved so far
-    struct coordinator_wish *wishes; // of a balance; [n_wishes], owned
-    uint32_t n_wishes;
-    uint64_t relieve_ns; // slow workers are not relieved of chunks before
-    uint64_t relieved;   // how often so far
-    bool balancing;      // wishes are carried out, and nobody was told yet that they are no more
-};
-
-struct coordinator_wish { // that a chunk goes from one worker to another
-    uint64_t session, id;
-    uint32_t index;
-    bool slow;                            // because `from` is: nothing once it is well
-    struct coordinator_worker *from, *to; // it is nothing where they are not what they were any more
+    struct common_timer *timer; // the next turn comes; NULL: it was not needed yet
+    uint64_t chunks, bytes;     // moved so far
 };
 
 void coordinator_moves_init(struct coordinator_sessions *sessions);

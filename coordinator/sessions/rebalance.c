@@ -12,6 +12,7 @@
 #include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/moving.h"
 #include "coordinator/sessions/table.h"
+#include "coordinator/sessions/wishes.h"
 #include "proto/rpc.h"
 
 enum { WISHES_MAX = 4096, TOLD_MAX = 1024, SLOW_PAUSES = 30, SLOW_LOOKS = 3 };
@@ -208,14 +209,14 @@ static void carry_out(struct balance *b, struct coordinator_sessions *sessions, 
         coordinator_session_any(sessions, b->wishes[i].session)->wished = true;
     for (uint32_t i = 0; i < b->n_wishes; i++)
         coordinator_move_queue_wake(coordinator_session_any(sessions, b->wishes[i].session));
-    free(sessions->moves->wishes);
-    sessions->moves->wishes = b->wishes;
-    sessions->moves->n_wishes = b->n_wishes;
+    free(sessions->wishes->list);
+    sessions->wishes->list = b->wishes;
+    sessions->wishes->n = b->n_wishes;
     b->wishes = NULL;
     struct coordinator_events *events = b->n_wishes ? sessions->core->events : NULL; // else nothing begins
     coordinator_events_tell(events, &(struct coordinator_event){.kind = PROTO_EVENT_REBALANCE_BEGUN},
                             "chunks are moved %s chunks=%u bytes=%" PRIu64, why, b->n_wishes, b->total);
-    sessions->moves->balancing = sessions->moves->balancing || b->n_wishes > 0;
+    sessions->wishes->balancing = sessions->wishes->balancing || b->n_wishes > 0;
 }
 
 static void answer(const struct balance *b, const struct coordinator_sessions *sessions,
@@ -260,10 +261,10 @@ void coordinator_handle_rebalance(void *arg, struct proto_request *request)
 
 void coordinator_rebalance_ended(struct coordinator_sessions *sessions)
 {
-    struct coordinator_moves *moves = sessions->moves;
-    if (!moves->balancing || moves->n_wishes || moves->n)
+    struct coordinator_wishes *wishes = sessions->wishes;
+    if (!wishes->balancing || wishes->n || sessions->moves->n)
         return;
-    moves->balancing = false;
+    wishes->balancing = false;
     coordinator_tell(sessions->core, REBALANCE_ENDED, INFO, "no chunk is to be moved for balance any more");
 }
 
@@ -282,9 +283,9 @@ static bool any_to_relieve(const struct coordinator_sessions *sessions, uint64_t
 
 void coordinator_rebalance_slow(struct coordinator_sessions *sessions)
 {
-    struct coordinator_moves *moves = sessions->moves;
+    struct coordinator_wishes *wishes = sessions->wishes;
     uint64_t now = common_clock_ns(), after = sessions->core->options.slow_after_ns;
-    if (moves->n_wishes || now < moves->relieve_ns || !any_to_relieve(sessions, now))
+    if (wishes->n || now < wishes->relieve_ns || !any_to_relieve(sessions, now))
         return;
     struct balance *b = coordinator_alloc(sizeof(*b));
     balance_begin(b, sessions->cluster);
@@ -295,10 +296,10 @@ void coordinator_rebalance_slow(struct coordinator_sessions *sessions)
             if (sessions->slots[k] && coordinator_session_may_move(sessions->slots[k]))
                 relieve(b, sessions->slots[k], &b->shares[i]);
     }
-    moves->relieve_ns =
+    wishes->relieve_ns =
         now + (b->n_wishes ? SLOW_PAUSES : SLOW_LOOKS) * after; // what cannot move now may then
     if (b->n_wishes) {
-        moves->relieved++;
+        wishes->relieved++;
         carry_out(b, sessions, "off slow workers");
     }
     balance_free(b);

@@ -17,13 +17,16 @@
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/news.h"
 #include "coordinator/sessions/placing.h"
+#include "coordinator/sessions/rebalance.h"
 #include "coordinator/sessions/reconcile.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/reshape.h"
 #include "coordinator/sessions/returned.h"
 #include "coordinator/sessions/scrub.h"
+#include "coordinator/sessions/spread.h"
 #include "coordinator/sessions/table.h"
+#include "coordinator/sessions/wishes.h"
 
 // ---- a session's moments ------------------------------------------------------------------------
 
@@ -96,7 +99,10 @@ static void drain_sessions(void *arg)
     coordinator_reconciles_drain(sessions);
     while ((s = coordinator_sessions_take_settled(sessions)))
         coordinator_session_let_in(s);
-    coordinator_moves_drain(sessions);
+    if (!sessions->core->stopping) {
+        coordinator_moves_drain(sessions);
+        coordinator_spreads_drain(sessions);
+    }
     coordinator_scrub_drain(sessions);
     coordinator_sessions_reap(sessions);
     if (sessions->unpark)
@@ -129,6 +135,17 @@ static void reclaim_idle(struct coordinator_sessions *sessions, uint64_t now_ns)
     }
 }
 
+static void move_tick(struct coordinator_sessions *sessions)
+{
+    coordinator_wishes_tick(sessions);
+    if (sessions->core->stopping)
+        return;
+    coordinator_rebalance_slow(sessions);
+    coordinator_moves_tick(sessions);
+    coordinator_rebalance_ended(sessions);
+    coordinator_spreads_look(sessions);
+}
+
 void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns)
 {
     reclaim_idle(sessions, now_ns);
@@ -136,7 +153,7 @@ void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t n
     coordinator_failovers_tick(sessions);
     coordinator_droppings_tick(sessions);
     coordinator_returned_tick(sessions);
-    coordinator_moves_tick(sessions);
+    move_tick(sessions);
     coordinator_drains_tick(sessions);
     coordinator_conditions_tick(sessions);
     coordinator_scrub_tick(sessions);
@@ -162,6 +179,7 @@ void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coo
     proto_list_init(&sessions->uneven);
     proto_list_init(&sessions->uneven_later);
     coordinator_moves_init(sessions);
+    coordinator_wishes_init(sessions);
     coordinator_returned_init(sessions);
     coordinator_scrub_init(sessions);
     proto_list_init(&sessions->opened);
@@ -179,6 +197,7 @@ void coordinator_sessions_fini(struct coordinator_sessions *sessions)
     coordinator_droppings_fini(sessions);
     coordinator_turn_drain(&sessions->core->turn);
     coordinator_moves_fini(sessions);
+    coordinator_wishes_fini(sessions);
     coordinator_returned_fini(sessions);
     free(sessions->seals);
     free(sessions->slots);

@@ -14,7 +14,8 @@
 //   unavailable.c why a session cannot be used now         condition.c: what people are told of its chunks
 //   spread.c      who serves what several have, as fast as they are
 //   moves.c       which chunks go to other holders, and when; move_queue.c: whose turn it is; choosing.c, candidates.c:
-//                 which of its chunks go where; move.c: how; moving.c: which may, and which do
+//                 which of its chunks go where; move.c: how; moving.c: which may, and which do; rebalance.c, wishes.c:
+//                 what is to lie elsewhere for balance
 //   returned.c    copies that workers come back with; keeping.c: a table of them
 //   seals.c       full chunks whose copies agree are sealed, and compared with that from time to time: scrub.c says when
 //   failover.c    holders that are lost are struck off, and others serve
@@ -40,6 +41,7 @@ struct coordinator_seals;
 struct coordinator_session;
 struct coordinator_session_hooks;
 struct coordinator_store;
+struct coordinator_wishes;
 
 #define COORDINATOR_HINTS                                                                                    \
     16384 // a power of two: with fewer sessions most are found without a look through the permutation
@@ -70,6 +72,7 @@ struct coordinator_sessions {
     struct coordinator_move_queue *move_queue; // move_queue.h
     struct coordinator_seals *seals;           // seals.h
     struct coordinator_returns *returns;       // returned.c
+    struct coordinator_wishes *wishes;         // wishes.h
     struct proto_list uneven,
         uneven_later; // who serves what is to be looked at, now and with the next tick: session.uneven
     uint32_t spreads, spread_cursor; // under way (spread.h); the next slot to be looked at

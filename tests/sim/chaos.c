@@ -39,6 +39,7 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/moves.h"
+#include "coordinator/sessions/wishes.h"
 #include "coordinator/state.h"
 #include "tests/sim/sim_memory.h"
 
@@ -90,7 +91,7 @@ static void count_what_happened(void)
         return;
     struct happened now = {.verdicts = c->cluster.slow_verdicts,
                            .spreads = c->sessions.spread_sessions,
-                           .relieved = c->sessions.moves->relieved,
+                           .relieved = c->sessions.wishes->relieved,
                            .returned = c->sessions.returned_chunks};
     if (now.verdicts < last.verdicts || now.spreads < last.spreads || now.relieved < last.relieved ||
         now.returned < last.returned)
