@@ -61,8 +61,8 @@ static bool is_learning(struct coordinator_session *s)
            (s->awaited || s->repairing || s->state == COORDINATOR_SESSION_RELAYOUT);
 }
 
-void coordinator_park_placing(struct coordinator_sessions *sessions, struct proto_request *request,
-                              coordinator_handle_fn handle, void *arg)
+static void queue_call(struct coordinator_sessions *sessions, struct proto_request *request,
+                       coordinator_handle_fn handle, void *arg)
 {
     struct coordinator_parked *parked = coordinator_alloc(sizeof(*parked));
     *parked = (struct coordinator_parked){.request = request, .handle = handle, .arg = arg};
@@ -70,12 +70,18 @@ void coordinator_park_placing(struct coordinator_sessions *sessions, struct prot
     sessions->parked_tail = &parked->next;
 }
 
+void coordinator_park_placing(struct coordinator_sessions *sessions, struct proto_request *request,
+                              coordinator_handle_fn handle, void *arg)
+{
+    queue_call(sessions, request, handle, arg);
+}
+
 bool coordinator_park(struct coordinator_session *s, struct proto_request *request,
                       coordinator_handle_fn handle, void *arg)
 {
     if (!coordinator_recovering(s) && !is_learning(s))
         return false;
-    coordinator_park_placing(s->sessions, request, handle, arg);
+    queue_call(s->sessions, request, handle, arg);
     return true;
 }
 
