@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second half of frame.h: a frame comes back and is taken apart.
+#include "coordinator/steps/landing.h"
+
 #include <string.h>
 
 #include "common/clock.h"
@@ -15,6 +16,8 @@
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/frame.h"
 #include "coordinator/steps/item.h"
+#include "coordinator/steps/queue.h"
+#include "coordinator/steps/run.h"
 #include "coordinator/steps/spans.h"
 #include "proto/spec.h"
 

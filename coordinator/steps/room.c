@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/steps/steps.h"
+#include "coordinator/steps/room.h"
 
+#include "coordinator/steps/attend.h"
 #include "coordinator/steps/audit.h"
-#include "coordinator/steps/call.h"
+#include "coordinator/steps/dispatch.h"
 #include "coordinator/steps/frame.h"
-#include "coordinator/steps/lane.h"
-#include "coordinator/steps/queue.h"
+#include "coordinator/steps/lanes.h"
+#include "coordinator/steps/run.h"
+#include "coordinator/steps/sending.h"
 #include "coordinator/steps/watchers.h"
 
 static void drain_steps(void *arg)
