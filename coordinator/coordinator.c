@@ -12,6 +12,7 @@
 #include "coordinator/backup_service.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/room.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/events.h"
 #include "coordinator/events_service.h"

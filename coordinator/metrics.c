@@ -7,7 +7,6 @@
 #include "common/clock.h"
 #include "common/process.h"
 #include "common/tracer.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"

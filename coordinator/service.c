@@ -10,7 +10,6 @@
 #include "coordinator/admission.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/hide.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"

@@ -12,7 +12,6 @@
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/engine.h"
 #include "coordinator/cluster/gather.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 
 #define IDLE_NS    (10 * COMMON_NS_PER_S) // a plan that no session uses is kept this long

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/dashboard/ask.h"

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "common/http.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"

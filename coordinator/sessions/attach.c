@@ -9,7 +9,6 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/hide.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/forget.h"

@@ -9,7 +9,6 @@
 #include "coordinator/sessions/candidates.h"
 #include "coordinator/sessions/move_queue.h"
 #include "coordinator/sessions/returned.h"
-#include "coordinator/sessions/table.h"
 #include "coordinator/sessions/wishes.h"
 #include "proto/spec.h"
 

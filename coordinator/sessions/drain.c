@@ -8,7 +8,6 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/move_queue.h"
 #include "coordinator/sessions/moves.h"

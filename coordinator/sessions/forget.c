@@ -7,7 +7,6 @@
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "coordinator/cluster/gather.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/repair.h"

@@ -3,7 +3,6 @@
 
 #include "common/failpoint.h"
 #include "coordinator/cluster/gather.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/moving.h"
 #include "coordinator/sessions/returned.h"

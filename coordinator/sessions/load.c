@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/seals.h"

@@ -11,7 +11,6 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/gather.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/machine.h"
 #include "coordinator/sessions/dropping.h"

@@ -9,7 +9,6 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/gather.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/candidates.h"
 #include "coordinator/sessions/dropping.h"

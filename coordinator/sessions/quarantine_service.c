@@ -8,7 +8,7 @@
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
-#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"

@@ -7,7 +7,6 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/named.h"
 

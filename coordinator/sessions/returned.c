@@ -5,13 +5,11 @@
 
 #include "common/clock.h"
 #include "coordinator/cluster/cluster.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/keeping.h"
 #include "coordinator/sessions/moving.h"
 #include "coordinator/sessions/repair.h"
-#include "coordinator/sessions/table.h"
 #include "proto/spec.h"
 
 // Nothing has come of any of them for so long: the worker lets go of them.

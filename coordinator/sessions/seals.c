@@ -8,7 +8,6 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "coordinator/cluster/gather.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/machine.h"
 #include "coordinator/sessions/layout_send.h"

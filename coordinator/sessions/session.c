@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "coordinator/cluster/cluster.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/tenants/quota.h"

@@ -7,7 +7,6 @@
 
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/sessions.h"
 #include "coordinator/store/store.h"

@@ -2,7 +2,6 @@
 #include "coordinator/sessions/telling.h"
 
 #include "common/log.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/returned.h"

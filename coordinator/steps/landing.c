@@ -7,7 +7,6 @@
 #include "common/failpoint.h"
 #include "common/hash.h"
 #include "coordinator/cluster/edges.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/placing.h"

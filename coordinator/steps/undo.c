@@ -2,7 +2,6 @@
 #include "coordinator/steps/undo.h"
 
 #include "common/failpoint.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"

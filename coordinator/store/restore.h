@@ -11,8 +11,6 @@
 
 #include "common/status.h"
 
-#define COORDINATOR_RESTORED_KEY "restored" // in the table meta; 0 or absent: no
-
 // Makes a store at `path`, where none may be. Blocks. What is there afterwards is whole, or nothing is. ALREADY_EXISTS;
 // FAILED_PRECONDITION: a coordinator has the path (hold.h), or the backup is of a newer version; INVALID_ARGUMENT: the file is no backup, or damaged; UNAVAILABLE: the file system.
 enum common_code coordinator_restore(const char *backup, const char *path, struct common_error *err);

@@ -17,6 +17,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/dashboard/ask.h"
+#include "coordinator/dashboard/dashboard.h"
 #include "coordinator/events.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"

@@ -15,6 +15,7 @@
 
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/room.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/steps/item.h"
 

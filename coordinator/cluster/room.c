@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/room.h"
 
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
