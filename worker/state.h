@@ -16,12 +16,9 @@
 #include "worker/map.h"
 #include "worker/membership.h"
 #include "worker/pace.h"
-#include "worker/pull.h"
 #include "worker/session.h"
 #include "worker/store.h"
-#include "worker/sums.h"
 #include "worker/team.h"
-#include "worker/worker.h"
 
 #define WORKER_PLANS_MAX  4096u
 #define WORKER_STEPS_MAX  1024u // in hand at a time
@@ -38,7 +35,12 @@ struct worker_plan {
     struct reduce_group *group;
 };
 
+struct worker_clean;
+struct worker_empty;
+struct worker_probe;
+struct worker_pulls;
 struct worker_step;
+struct worker_sums;
 struct worker_warm;
 
 struct worker_listing { // the sessions' ids in order, while an inventory is being read; zeroed: none

@@ -19,7 +19,9 @@
 #include "worker/limits.h"
 #include "worker/measure.h"
 #include "worker/memory.h"
+#include "worker/pull.h"
 #include "worker/state.h"
+#include "worker/sums.h"
 #include "worker/ticket.h"
 #include "worker/warm.h"
 
@@ -404,7 +406,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->sums = worker_sums_new(worker);
     worker->warm = worker_warm_new(worker, config->read_ahead);
     if (code == COMMON_OK)
-        code = worker_follows_init(&worker->follows, loop);
+        code = worker_follows_init(&worker->follows, loop, &worker->sessions, worker->name);
     if (code == COMMON_OK && (!worker->pulls || !worker->sums || !worker->warm || !worker->clean))
         code = COMMON_RESOURCE_EXHAUSTED;
     if (code != COMMON_OK)
