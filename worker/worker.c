@@ -336,7 +336,6 @@ static enum common_code open_disk(struct worker *worker, const struct worker_con
         code = worker_disk_new(worker->loop, files, &options, &worker->disk, err);
     if (code != COMMON_OK)
         return code;
-    worker_store_set_disk(worker->store, worker->disk);
     worker_store_set_capacity(worker->store, UINT64_MAX); // what is there is there
     code = worker_disk_load(worker->disk, worker->store, &worker->sessions, err);
     worker_store_set_capacity(worker->store, config->store_limit);
@@ -471,7 +470,7 @@ enum common_code worker_empty(struct worker *worker, uint64_t limit_ns, void (*d
 
 uint64_t worker_unsaved_bytes(const struct worker *worker)
 {
-    return worker_store_disk(worker->store) ? 0 : worker_store_used(worker->store);
+    return worker->disk ? 0 : worker_store_used(worker->store);
 }
 
 static void drain_end(struct worker *worker)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a chunk and a session know of their files (disk.h). The fields are the disk's. Zeroed: there is no file.
-#ifndef WORKER_DISK_KEEP_H
-#define WORKER_DISK_KEEP_H
+// What a chunk and a session know of their files (disk/disk.h). The fields are the disk's. Zeroed: there is no file.
+#ifndef WORKER_KEEP_H
+#define WORKER_KEEP_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,7 +10,7 @@ struct worker_keep {            // of a chunk
     uint64_t end;               // bytes of its log; 0: it has none
     uint64_t serial;            // of its file: another with each that takes the place of the one before
     uint64_t changed_ns;        // when the log last grew
-    uint64_t grew;              // the batch (queue.h) in which that is in the file
+    uint64_t grew;              // the batch (disk/queue.h) in which that is in the file
     uint64_t mended;            // 0, or the batch from which on its files have all again (below)
     uint64_t settles;           // the batch in which it says on the disk what was taken back
     bool sealed;                // it has a sealed file
