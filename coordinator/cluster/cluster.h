@@ -4,7 +4,7 @@
 //
 //   worker.c      a worker: its record, states and calls      membership.c  Register, Heartbeat, links, loss
 //   room.c        the start and the end
-//   plan.c        trees over sets of workers                  engine.c      what carries partials up a tree
+//   plan.c        trees over sets of workers; planning.c       engine.c      what carries partials up a tree
 //   edges.c       edges that are down, which trees avoid      gather.c      waiting for several answers
 //   pace.c        who computes far slower than planned: pure   slow.c        what becomes of that here
 #ifndef COORDINATOR_CLUSTER_H

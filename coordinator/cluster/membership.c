@@ -11,6 +11,7 @@
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/engine.h"
 #include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/planning.h"
 #include "coordinator/cluster/worker_limits.h"
 #include "coordinator/store/store.h"
 #include "reduce/plan.h"

@@ -2,7 +2,7 @@
 #include "coordinator/cluster/room.h"
 
 #include "coordinator/cluster/membership.h"
-#include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/planning.h"
 
 static void drain_plans(void *arg)
 {

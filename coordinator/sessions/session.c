@@ -7,6 +7,7 @@
 
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/planning.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/tenants/quota.h"
 #include "proto/spec.h"
