@@ -130,8 +130,8 @@ static bool valid_spec(const struct common_metric_spec *spec)
     return !suffix || ends_in(spec->name, len, suffix);
 }
 
-// The metric is the table's and starts at 0. NULL: a name that Prometheus refuses or that is not its kind's, another kind than
-// its family's, the same name and label values once more, or no memory.
+// The metric is the table's and starts at 0. NULL: a name that Prometheus refuses or that is not its kind's,
+// another kind than its family's, the same name and label values once more, or no memory.
 static struct common_metric *add(struct common_metrics *table, const struct common_metric_spec *spec)
 {
     if (!valid_spec(spec))

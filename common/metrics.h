@@ -42,8 +42,8 @@ struct common_metric_spec {
 struct common_metrics *common_metrics_new(void);        // NULL when memory is short
 void common_metrics_free(struct common_metrics *table); // and its metrics; NULL is allowed
 
-// Adds a metric with this value. False: a name that Prometheus refuses or that is not its kind's, another kind than its
-// family's, the same name and label values once more, or no memory.
+// Adds a metric with this value. False: a name that Prometheus refuses or that is not its kind's, another
+// kind than its family's, the same name and label values once more, or no memory.
 bool common_metrics_put(struct common_metrics *table, const struct common_metric_spec *spec, double number);
 bool common_metrics_put_buckets(struct common_metrics *table, const struct common_metric_spec *spec,
                                 const struct common_buckets *buckets); // copied; HISTOGRAM

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What keeps K and V beside memory: files (disk/disk.h). The store and the sessions say to it what has changed. They call it
-// through this table, because it is built on them. A NULL one keeps nothing: all of these succeed.
+// What keeps K and V beside memory: files (disk/disk.h). The store and the sessions say to it what has
+// changed. They call it through this table, because it is built on them. A NULL one keeps nothing: all of
+// these succeed.
 #ifndef WORKER_BACKING_H
 #define WORKER_BACKING_H
 

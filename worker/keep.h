@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a chunk and a session know of their files (disk/disk.h). The fields are the disk's. Zeroed: there is no file.
+// What a chunk and a session know of their files (disk/disk.h). The fields are the disk's. Zeroed: there is
+// no file.
 #ifndef WORKER_KEEP_H
 #define WORKER_KEEP_H
 
@@ -32,8 +33,8 @@ struct worker_logged { // of a session
     bool listed, unsynced;
 };
 
-// `mended`: of a file that has not taken something, the batch in which it is written anew. Who waits for a batch before that one
-// cannot rely on the file.
+// `mended`: of a file that has not taken something, the batch in which it is written anew. Who waits for a
+// batch before that one cannot rely on the file.
 #define WORKER_NOT_MENDED UINT64_MAX // it has not been rewritten yet
 
 // It is written anew in this batch, where that is to be.

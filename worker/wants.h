@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers of chunks that somebody needs in memory: what a wait for cold rows begins with (warm.h). Loop thread.
+// Layers of chunks that somebody needs in memory: what a wait for cold rows begins with (warm.h). Loop
+// thread.
 #ifndef WORKER_WANTS_H
 #define WORKER_WANTS_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans are found and made (plan.h): a tree over the members, which avoids edges that are down (edges.h), the engine that
-// carries partials up (engine.h), and its installation at each member.
+// Plans are found and made (plan.h): a tree over the members, which avoids edges that are down (edges.h), the
+// engine that carries partials up (engine.h), and its installation at each member.
 #ifndef COORDINATOR_PLANNING_H
 #define COORDINATOR_PLANNING_H
 

@@ -186,7 +186,7 @@ void coordinator_worker_call(struct coordinator_worker *w, uint32_t method, cons
                               .deadline_ns = common_clock_after(COORDINATOR_CONTROL_NS),
                               .done = done,
                               .arg = arg};
-    struct common_error err = {.message = "there is no link to the worker"};
+    struct common_error err = {.message = "no connection to the worker"};
     enum common_code code = w->channel && !core->stopping ? proto_channel_call(w->channel, &call, NULL, &err)
                                                           : COMMON_UNAVAILABLE;
     if (code == COMMON_OK)

@@ -26,8 +26,8 @@
 
 extern const struct coordinator_machine coordinator_move_machine;
 
-// Begins. All items may move; they are copied. `done` runs once, never on this stack. big: it counts as such there
-// (move_queue.h).
+// Begins. All items may move; they are copied. `done` runs once, never on this stack. big: it counts as such
+// there (move_queue.h).
 void coordinator_move_begin(struct coordinator_session *s, struct coordinator_worker *to, bool big,
                             const struct coordinator_move_item *items, uint32_t n, coordinator_moved_fn done,
                             void *arg);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session's place in the queue of sessions that want moves: the part of move_queue.h that each session carries.
+// A session's place in the queue of sessions that want moves: the part of move_queue.h that each session
+// carries.
 #ifndef COORDINATOR_MOVE_TICKET_H
 #define COORDINATOR_MOVE_TICKET_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What may move, and what moves: the moves under way of each session, and questions about them from those who may not
-// disturb them. How a move goes: move.h.
+// What may move, and what moves: the moves under way of each session, and questions about them from those who
+// may not disturb them. How a move goes: move.h.
 #ifndef COORDINATOR_MOVING_H
 #define COORDINATOR_MOVING_H
 
@@ -17,8 +17,8 @@ struct coordinator_move_item {
     bool returned; // the worker has come back with it (returned.h), be it for another session
 };
 
-// The end of a move: `moved` of the chunks have their copy now, and so many bytes of the session have travelled;
-// refused: `to` did not do what it was asked.
+// The end of a move: `moved` of the chunks have their copy now, and so many bytes of the session have
+// travelled; refused: `to` did not do what it was asked.
 typedef void (*coordinator_moved_fn)(void *arg, uint64_t session, struct coordinator_worker *to, bool refused,
                                      uint32_t moved, uint64_t bytes);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a visit finds out about a worker (reconcile.h), in the store: which copies it has lost, and which process of its
-// name it is. What the store refuses is written again every 2 s.
+// What a visit finds out about a worker (reconcile.h), in the store: which copies it has lost, and which
+// process of its name it is. What the store refuses is written again every 2 s.
 #ifndef COORDINATOR_NEWS_H
 #define COORDINATOR_NEWS_H
 
@@ -9,7 +9,8 @@
 
 struct coordinator_worker;
 
-// Writes all that the worker has lost, and that `instance` is its process. Then call coordinator_news_answered.
+// Writes all that the worker has lost, and that `instance` is its process. Then call
+// coordinator_news_answered.
 void coordinator_news_store(struct coordinator_sessions *sessions, const struct coordinator_worker *w,
                             uint64_t instance, coordinator_store_fn done, void *arg);
 // The store has answered: where it has refused, the news are written again later.

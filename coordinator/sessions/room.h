@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room of sessions as a whole: which feature acts when. It begins and ends the room, and calls the features in their
-// order: at moments of a session (session.h), at the end of a turn, and with each tick. Nothing in the room calls it.
+// The room of sessions as a whole: which feature acts when. It begins and ends the room, and calls the
+// features in their order: at moments of a session (session.h), at the end of a turn, and with each tick.
+// Nothing in the room calls it.
 #ifndef COORDINATOR_ROOM_H
 #define COORDINATOR_ROOM_H
 

@@ -577,6 +577,6 @@ void coordinator_session_raise_epoch(struct coordinator_session *s, const char *
 {
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
     coordinator_session_note(s, SESSION_EPOCH, INFO,
-                             "its layout has changed: %s session=%016" PRIx64 " epoch=%" PRIu64, why, s->id,
+                             "the layout has changed: %s session=%016" PRIx64 " epoch=%" PRIu64, why, s->id,
                              s->layout.epoch);
 }

@@ -165,8 +165,8 @@ void coordinator_session_raise_epoch(struct coordinator_session *s, const char *
 
 typedef void (*coordinator_visited_fn)(void *arg, enum common_code code, const char *text);
 
-// The features above a session act on it through these, so that session.c and table.c call none of them. room.c sets them
-// at the start; none is NULL.
+// The features above a session act on it through these, so that session.c and table.c call none of them.
+// room.c sets them at the start; none is NULL.
 struct coordinator_session_hooks {
     // Of coordinator_session_let_in, in this order:
     void (*settled)(

@@ -13,9 +13,9 @@
 //   load.c        sessions from the store at the start     recovery.c: waiting for workers after it
 //   unavailable.c why a session cannot be used now         condition.c: what people are told of its chunks
 //   spread.c      who serves what several have, as fast as they are
-//   moves.c       which chunks go to other holders, and when; move_queue.c: whose turn it is; choosing.c, candidates.c:
-//                 which of its chunks go where; move.c: how; moving.c: which may, and which do; rebalance.c, wishes.c:
-//                 what is to lie elsewhere for balance
+//   moves.c       which chunks go to other holders, and when; move_queue.c: whose turn it is
+//   choosing.c    which of its chunks go where; candidates.c; wishes.c, rebalance.c: what is to lie elsewhere
+//   move.c        how they go; moving.c: which may, and which do
 //   returned.c    copies that workers come back with; keeping.c: a table of them
 //   seals.c       full chunks whose copies agree are sealed, and compared with that from time to time: scrub.c says when
 //   failover.c    holders that are lost are struck off, and others serve

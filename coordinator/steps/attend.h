@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attend calls come, are checked, and are taken apart into items; they end at their deadline, with their callers, or with
-// the coordinator. With their last item: answer.h.
+// Attend calls come, are checked, and are taken apart into items; they end at their deadline, with their
+// callers, or with the coordinator. With their last item: answer.h.
 #ifndef COORDINATOR_ATTEND_H
 #define COORDINATOR_ATTEND_H
 

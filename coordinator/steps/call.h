@@ -36,7 +36,8 @@ struct coordinator_call {
 // The session with this id, if it is there for who asks; else NULL.
 struct coordinator_session *coordinator_call_session(const struct coordinator_call *call, uint64_t id);
 
-// It is to be answered: its request, for which the caller has a reference of the call. NULL: it has been answered.
+// It is to be answered: its request, for which the caller has a reference of the call. NULL: it has been
+// answered.
 struct proto_request *coordinator_call_take_request(struct coordinator_call *call);
 
 bool coordinator_call_room(struct coordinator_call *call);                // makes `out`; false: out of memory

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames: what waits on a plan is put together, sent to the root (sending.c), and taken apart again when it is
+// Frames: what waits on a plan is put together, sent to the root (sending.c), and taken apart again when it
+// is
 // back (landing.c). The hot path: no allocation once frames have grown, no copy of q, k, v or o when a frame is
 // exactly what one client sent.
 #ifndef COORDINATOR_FRAME_H

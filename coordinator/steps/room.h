@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room of steps as a whole: its start, its end, and what its drains do, in their order. Nothing in the room calls it.
+// The room of steps as a whole: its start, its end, and what its drains do, in their order. Nothing in the
+// room calls it.
 #ifndef COORDINATOR_STEPS_ROOM_H
 #define COORDINATOR_STEPS_ROOM_H
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The room of steps: clients' calls, the items in them, and the frames that carry the items to workers and back
-// (docs/ARCHITECTURE.md, "A step"). It stands on sessions, cluster and store; nothing below knows it.
+// (docs/internals/architecture.md, "A step"). It stands on sessions, cluster and store; nothing below knows it.
 //
 //   room.c      the start and the end of the room, and its drains
-//   attend.c    an Attend call comes, is taken apart into items, ends          call.c     the call; answer.c: its answer
-//   run.c       an item's way through its states (item.c)                      admit.c    may it go?
-//   lane.c      items of one session that wait for their turn; lanes.c: it comes       sight.c: what an item's rows see
-//   queue.c     items that wait for a plan's next frame; fair.c: whose go      slab.c     cutting
-//   dispatch.c  which queues send; sending.c: a frame (frame.c) is put together and sent; landing.c: comes back and is
-//               taken apart
+//   attend.c    an Attend call comes, is taken apart into items, ends      call.c    the call
+//   answer.c    its answer                                                 item.c    the states of an item
+//   run.c       an item's way through them                                 admit.c   may it go?
+//   lane.c      items of one session that wait for their turn; lanes.c     sight.c   what an item's rows see
+//   queue.c     items that wait for a plan's next frame; fair.c: whose go  slab.c    cutting
+//   dispatch.c  which queues send                                          frame.c   a frame
+//   sending.c   it is put together and sent; landing.c: it comes back and is taken apart
 //   mass.c      attention masses of a step; mass_message.c; watch.c, watchers.c: who watches sessions
 //   spans.c     spans of steps that are traced
 //   keep.c      a step of each session, as it was answered; audit.c, audit_sum.c: computed again in float64

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store reads when it opens, as the coordinator gets it: rows of its tables, in an order in which each refers to what
-// came before it.
+// What a store reads when it opens, as the coordinator gets it: rows of its tables, in an order in which each
+// refers to what came before it.
 #ifndef COORDINATOR_STORE_READER_H
 #define COORDINATOR_STORE_READER_H
 
