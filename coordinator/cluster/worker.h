@@ -100,16 +100,16 @@ struct coordinator_worker {
     uint32_t repairing;        // under way
     struct coordinator_quarantine arriving;   // what it showed so far that this store does not know
     struct coordinator_quarantine quarantine; // that the last whole inventory showed
-    bool draining;      // it gets no chunks, and those that it has go elsewhere (sessions/moves.h), because:
-    bool drain_ordered; // an operator's word, durable
-    bool leaving;       // this process of it wants to end; another one is used again
-    bool drain_told;    // that it is empty
-    char drain_reason[129];    // for people
-    uint32_t moves, big_moves; // to it, under way; of these, the big ones (sessions/move_queue.h)
+    bool draining;          // it gets no chunks, and those that it has go elsewhere (place/moves.h), because:
+    bool drain_ordered;     // an operator's word, durable
+    bool leaving;           // this process of it wants to end; another one is used again
+    bool drain_told;        // that it is empty
+    char drain_reason[129]; // for people
+    uint32_t moves, big_moves; // to it, under way; of these, the big ones (session/move_queue.h)
     uint32_t moves_failed;     // one after the other
     uint64_t moves_again_ns;   // others are preferred until then
     struct proto_list waiting[WORKER_WAITING]; // of sessions, for room for a move to it
-    uint32_t sums;                             // of its chunks, asked for and not answered (sessions/seals.h)
+    uint32_t sums;                             // of its chunks, asked for and not answered (check/seals.h)
     uint32_t sums_unknown;   // its `life` when it said that it knows no sums: an older build
     bool dirty;              // layouts have changed since it was told them: these again before it is ACTIVE
     uint64_t store_again_ns; // the store refused news of it: when to try again; 0: there are none
@@ -151,7 +151,7 @@ static inline bool coordinator_worker_slow(const struct coordinator_worker *w)
     return w->pace.slow && w->cluster->core->options.slow_workers == COORDINATOR_SLOW_MOVE;
 }
 
-// Whether it knows sums (sessions/seals.h), as far as is known.
+// Whether it knows sums (check/seals.h), as far as is known.
 static inline bool coordinator_worker_sums(const struct coordinator_worker *w)
 {
     return !w->life || w->sums_unknown != w->life;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/http.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/table.h"
 
 json_t *coordinator_dashboard_id(uint64_t id)
 {

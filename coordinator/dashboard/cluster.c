@@ -3,15 +3,15 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "coordinator/check/seals.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/health.h"
 #include "coordinator/limits.h"
-#include "coordinator/sessions/moves.h"
-#include "coordinator/sessions/seals.h"
-#include "coordinator/sessions/table.h"
-#include "coordinator/sessions/wishes.h"
+#include "coordinator/place/moves.h"
+#include "coordinator/place/wishes.h"
+#include "coordinator/session/table.h"
 
 static json_t *limits_json(const struct coordinator *c, uint64_t *clients)
 {

@@ -5,7 +5,7 @@
 #ifndef COORDINATOR_ROOM_H
 #define COORDINATOR_ROOM_H
 
-#include "coordinator/sessions/sessions.h"
+#include "coordinator/session/sessions.h"
 
 // Room for all sessions. The store is set by the caller once it is open.
 void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coordinator_core *core,

@@ -4,15 +4,15 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "coordinator/sessions/missing.h"
-#include "coordinator/sessions/placing.h"
-#include "coordinator/sessions/recovery.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/unavailable.h"
+#include "coordinator/place/placing.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/item.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/sight.h"
+#include "coordinator/sync/missing.h"
+#include "coordinator/sync/recovery.h"
+#include "coordinator/sync/unavailable.h"
 #include "proto/missing.h"
 
 // Something below `wanted` is not committed: says what, in the words that help.

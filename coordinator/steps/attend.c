@@ -7,8 +7,8 @@
 
 #include "common/block.h"
 #include "common/clock.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/steps/answer.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/run.h"

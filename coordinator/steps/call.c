@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "common/block.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/table.h"
 #include "coordinator/steps/mass.h"
 #include "proto/mass.h"
 

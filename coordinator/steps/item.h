@@ -22,9 +22,9 @@
 
 #include "common/trace.h"
 #include "coordinator/machine.h"
-#include "coordinator/sessions/missing.h"
 #include "coordinator/steps/slab.h"
 #include "coordinator/steps/steps.h"
+#include "coordinator/sync/missing.h"
 #include "proto/spec.h"
 #include "proto/status.h"
 #include "proto/step.h"

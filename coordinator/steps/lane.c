@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/steps/lane.h"
 
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/item.h"
 #include "coordinator/steps/sight.h"
 

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/steps/keep.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/run.h"

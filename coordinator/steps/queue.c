@@ -2,7 +2,7 @@
 #include "coordinator/steps/queue.h"
 
 #include "coordinator/cluster/plan.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/item.h"
 
 #define WEIGHT 1 // of every tenant

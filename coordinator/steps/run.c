@@ -10,11 +10,10 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "coordinator/cluster/plan.h"
-#include "coordinator/sessions/forget.h"
-#include "coordinator/sessions/placing.h"
-#include "coordinator/sessions/recovery.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/place/forget.h"
+#include "coordinator/place/placing.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/steps/admit.h"
 #include "coordinator/steps/answer.h"
 #include "coordinator/steps/call.h"
@@ -26,6 +25,7 @@
 #include "coordinator/steps/spans.h"
 #include "coordinator/steps/undo.h"
 #include "coordinator/steps/watch.h"
+#include "coordinator/sync/recovery.h"
 #include "coordinator/tenants/quota.h"
 
 #define MASS_SPARE_NS  (100 * COMMON_NS_PER_MS)

@@ -10,7 +10,7 @@
 #include "common/failpoint.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/frame.h"
 #include "coordinator/steps/item.h"

@@ -3,7 +3,7 @@
 #ifndef COORDINATOR_SIGHT_H
 #define COORDINATOR_SIGHT_H
 
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/item.h"
 
 // Up to its own end and that of its block, unless it says otherwise.

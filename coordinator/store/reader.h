@@ -44,7 +44,7 @@ struct coordinator_store_reader {
     // Quotas of tenants, with `quotas` and not `arg`. May be NULL.
     bool (*quota)(void *quotas, uint32_t tenant, const char *name, uint64_t max);
     void *quotas;
-    // First of all, with `arg`: the key that the store's ids of sessions are made with (sessions/ids.h). Not called where a store
+    // First of all, with `arg`: the key that the store's ids of sessions are made with (session/ids.h). Not called where a store
     // has none: it is of before there were such keys. May be NULL.
     void (*id_key)(void *arg, const uint64_t key[2]);
 };

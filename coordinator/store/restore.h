@@ -4,7 +4,7 @@
 //  - the life that made the backup is none of its history: what that life did after the copy is told apart from what it
 //    did before, so that it is kept in quarantine, and not taken for deleted;
 //  - its term and generations of session ids are above what may have been given since;
-//  - RESTORED: its sessions are not served until an operator says that all workers are back (sessions/restored.h). A
+//  - RESTORED: its sessions are not served until an operator says that all workers are back (sync/restored.h). A
 //    worker that was away when the session was truncated, or when it was struck off, would say what is long over.
 #ifndef COORDINATOR_RESTORE_H
 #define COORDINATOR_RESTORE_H

@@ -113,7 +113,7 @@ void coordinator_batch_follower(struct coordinator_batch *batch, uint64_t sessio
 // been dropped or replaced meanwhile is left alone, and so is one with no other holder.
 void coordinator_batch_copy_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
                                  uint64_t id, const char *holder);
-// What all copies of this chunk must have (sessions/seals.h). One that has been dropped or replaced meanwhile is left
+// What all copies of this chunk must have (check/seals.h). One that has been dropped or replaced meanwhile is left
 // alone; a chunk that is put again with the same id keeps it.
 void coordinator_batch_seal(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
                             uint64_t seal);

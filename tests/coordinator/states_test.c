@@ -16,7 +16,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/room.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/item.h"
 
 static void move_session(int from, int to)

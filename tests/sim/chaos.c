@@ -38,8 +38,8 @@
 #include "common/hash.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/moves.h"
-#include "coordinator/sessions/wishes.h"
+#include "coordinator/place/moves.h"
+#include "coordinator/place/wishes.h"
 #include "coordinator/state.h"
 #include "tests/sim/sim_memory.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chunks that go from worker to worker while their sessions are used: copies that are restored, workers that are
 // drained, loads that are balanced.
-#include "coordinator/sessions/moves.h"
-#include "coordinator/sessions/wishes.h"
+#include "coordinator/place/moves.h"
+#include "coordinator/place/wishes.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Restarts of the coordinator, and runs that come out the same.
-#include "coordinator/sessions/moves.h"
+#include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "worker/state.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many copies are restored in how much (simulated) time, and what choosing them costs: it is bounded by what a receiver
-// and its rate take, never by how many sessions wait (coordinator/sessions/move_queue.h).
-#include "coordinator/sessions/move_queue.h"
-#include "coordinator/sessions/moves.h"
+// and its rate take, never by how many sessions wait (coordinator/session/move_queue.h).
+#include "coordinator/place/moves.h"
+#include "coordinator/session/move_queue.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pages of an inventory, and layouts that change between them: what a worker has said is judged by what it had been
 // given when it was asked.
-#include "coordinator/sessions/moves.h"
+#include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
