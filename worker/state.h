@@ -121,6 +121,8 @@ bool worker_term_check(struct worker *worker, uint64_t term, struct proto_reques
 // Answers a failure with the reason that goes with its code (see docs/reference/wire.md), "" for none.
 void worker_fail(struct proto_request *request, const struct common_error *err, const char *reason);
 
+void worker_hand_emptied(struct worker *worker); // after a step or a prepare has ended
+
 // Handlers: arg is the worker. control.c
 void worker_handle_layout_set(void *arg, struct proto_request *request);
 void worker_handle_session_drop(void *arg, struct proto_request *request);
@@ -166,6 +168,5 @@ void worker_lost_comes(struct worker *worker, const Banyan__Pb__LayoutSetRequest
 void worker_handle_mass(void *arg, struct proto_request *request);
 // audit.c
 void worker_handle_audit(void *arg, struct proto_request *request);
-void worker_hand_emptied(struct worker *worker); // worker.c: after a step or a prepare has ended
 
 #endif

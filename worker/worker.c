@@ -495,13 +495,6 @@ static void drain_tick(void *arg)
     }
 }
 
-void worker_hand_emptied(struct worker *worker)
-{
-    if (worker->drained &&
-        worker->n_steps + worker->n_prepares == 0) // not on this stack: the step that ended is still on it
-        common_timer_start(worker->drain_timer, 0, false);
-}
-
 enum common_code worker_drain(struct worker *worker, uint64_t grace_ns, void (*done)(void *arg), void *arg)
 {
     assert(!worker->draining);
