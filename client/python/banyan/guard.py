@@ -5,24 +5,31 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 from .errors import Closed
 
 
 class Guard:
-    """Counts the calls under way. close() lets no new one in; what it is given runs when the last has left.
+    """Holds the calls under way. close() lets no new one in; what it is given runs when the last has left.
+
+        with guard.entered():
+            …                   # a call
 
     The garbage collector may run anywhere, and end a session or a cache there: in the middle of any of these functions the
-    same thread may call them again. So the lock is one that a thread may take twice, and the count goes up before it is
-    asked whether the guard is closed. Ctrl-C, too, may come anywhere: an enter() that raises has counted nothing.
+    same thread may call them again. So the lock is one that a thread may take twice, and a call is held before it is asked
+    whether the guard is closed. Ctrl-C, too, may come anywhere, before, in and behind each of them. So calls are held by weak
+    references: whatever ends a call, it has left when nothing refers to it any more; and leave() of one that has not entered
+    does nothing.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._calls = 0
+        self._calls: set[weakref.ref[Any]] = set()
         self._closed = False
         self._last: Callable[[], None] | None = None
 
@@ -35,26 +42,34 @@ class Guard:
         """Whether this process was forked from the one that made it."""
         return os.getpid() != self._pid
 
-    def enter(self) -> None:
+    def entered(self) -> Entered:
+        return Entered([self])
+
+    def enter(self, call: Any) -> None:
+        """call: stands for one call; it has left after leave(call), or when nothing refers to it."""
         if self.foreign:
             raise Closed(f"this {self._what} belongs to another process, which this one was forked from: make a new Client after fork()")
-        counted = False
         try:
             with self._lock:
-                self._calls += 1
-                counted = True
+                self._calls.add(weakref.ref(call, self._left))
                 if self._closed:
                     raise Closed(f"this {self._what} was closed")
         except BaseException:
-            if counted:
-                self.leave()
+            self.leave(call)
             raise
 
-    def leave(self) -> None:
+    def leave(self, call: Any) -> None:
+        self._left(weakref.ref(call))
+
+    def _left(self, call: weakref.ref[Any]) -> None:
+        if self.foreign:  # whose threads are not here: one of them may have had the lock
+            return
         last = None
         with self._lock:
-            self._calls -= 1
-            if self._calls == 0:
+            if call not in self._calls:
+                return
+            self._calls.remove(call)
+            if not self._calls:
                 last, self._last = self._last, None
         if last is not None:
             last()
@@ -72,3 +87,30 @@ class Guard:
                 return True
         last()
         return True
+
+
+class Entered:
+    """A context manager: a call is under way over all of these. enter() raises Closed where one is."""
+
+    __slots__ = ("__weakref__", "_guards")
+
+    def __init__(self, guards: list[Guard]) -> None:
+        self._guards = guards
+
+    def enter(self) -> None:
+        try:
+            for guard in self._guards:
+                guard.enter(self)
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        for guard in self._guards:
+            guard.leave(self)
+
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(self, *error: Any) -> None:
+        self.leave()
