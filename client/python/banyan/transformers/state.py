@@ -15,6 +15,7 @@ from .faces import faces, stateful
 from .generate import running
 from .layers import Layer
 from .lengths import SHORT, Lengths
+from .limits import Limits
 from .refused import Refused
 from .steps import Steps
 from .tags import uncompiled
@@ -27,7 +28,7 @@ class State(Cache):
     BanyanCache (cache.py)    a forward's attention; its life
     Answering (answering.py)  what generate() and prefill() are called with
     Watching (watching.py)    a model and its forwards
-    Formed (formed.py)        frequencies that depend on the length of the text
+    Formed (formed.py)        frequencies that depend on the length of the text, limits that a step leaves out
     Opened (opened.py)        sessions, made or found
     Held (held.py)            the text, and how it is compared
     State
@@ -49,6 +50,7 @@ class State(Cache):
         self._mark = 0  # of the model
         self._form = SHORT  # of the keys that are held (lengths.py)
         self._lengths: Lengths | None = None
+        self._limits: Limits | None = None
         self._ways = Ways()  # in which tokens may be fed behind others
         self._most = 0  # tokens beyond which the model's window is known to Transformers' cache alone; 0: no such window
         self._goal = 0  # positions of the whole text of which a block is fed

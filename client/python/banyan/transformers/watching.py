@@ -15,6 +15,7 @@ from .faces import windows_of_caches
 from .formed import Formed
 from .layers import run_probe
 from .lengths import Lengths
+from .limits import Limits
 from .refused import Refused
 from .tags import uncompiled
 
@@ -87,7 +88,7 @@ class Watching(Formed):
                 raise Refused(f"keys and values of {dtype}: the service holds float32, float16 and bfloat16; use model.to(torch.bfloat16)")
             self._kv_type = KV_TYPES[dtype]
         self._mark = identity.fingerprint(model)
-        self._lengths, self._ways = Lengths(model), ways_of(model)
+        self._lengths, self._limits, self._ways = Lengths(model), Limits(model), ways_of(model)
         windows = windows_of_caches(model.config.get_text_config(decoder=True))
         hidden = [windows[i] for i, layer in self._plan.items() if windows[i] and not (layer.rule.window or layer.rule.chunk)]
         self._most = min(hidden, default=0)
