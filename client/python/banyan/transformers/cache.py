@@ -169,8 +169,8 @@ class BanyanCache(Answering):
         self._check_open()
         other = object.__new__(BanyanCache)
         other.__dict__.update(
-            self.__dict__, name=name, _named=name is not None, pads=list(self.pads), _done=set(), _dirty=False, _open=False, _hooks=[],
-            _forms=[], _steps=None, _text=self._text and self._text.select(list(range(len(self.pads)))),
+            self.__dict__, name=name, _named=name is not None, pads=list(self.pads), _done=set(), _dirty=False, _open=False, _began=None,
+            _hooks=[], _forms=[], _steps=None, _text=self._text and self._text.select(list(range(len(self.pads)))),
         )  # fmt: skip
         other.layers = copy.deepcopy(self.layers, {id(self): other})
         if (model := self._model and self._model()) is not None:
@@ -204,6 +204,7 @@ class BanyanCache(Answering):
         if self._steps is None:
             raise Refused("the cache was closed")
         self.columns, self._done, self._dirty, self._steps.gate = columns, set(), interrupted, gate
+        self._began = None
 
     def let_go(self) -> None:
         self._drop_hooks()

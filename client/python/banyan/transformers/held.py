@@ -96,7 +96,7 @@ class Held(State):
                     f"token {at} of sequence {i} is {text.shown(mine)} in the session and {text.shown(other)} in what is given: "
                     "cache.rewind_to(input_ids) goes back to before it, or use another session"
                 )
-        self._unchecked = False
+        self._unchecked, self._began = False, None
 
     def _check_not_again(self, fed: torch.Tensor) -> None:
         """Of a bare forward after a session was resumed: it is given new tokens, not the text from its beginning."""

@@ -45,6 +45,7 @@ class State(Cache):
         self._done: set[int] = set()  # layers that have answered, while a forward is under way
         self._dirty = False  # a forward has begun and not ended
         self._open = False  # the model is in a forward, or an error has ended one
+        self._began: int | None = None  # columns when it began; None: what is held behind them is meant to be there
         self._fed: torch.Tensor | None = None  # the tokens of the forward under way, or the embeddings
         self._text: Text | None = None  # what the sessions hold; None: nothing, or not read yet
         self._mark = 0  # of the model
@@ -121,6 +122,7 @@ class State(Cache):
             return
         if not self._is_generating():
             self._retry = None
+        self._began = None
         columns = max(0, self.columns + tokens_to_remove)
         self._steps.truncate([max(0, columns - pad) for pad in self.pads])
         self.columns, self._done, self._dirty = columns, set(), False
@@ -131,7 +133,7 @@ class State(Cache):
         if self._steps is not None:
             self._steps.truncate([0] * len(self.pads))
         self.columns, self._done, self._dirty, self._open, self.pads = 0, set(), False, False, [0] * len(self.pads)
-        self._form, self._unchecked, self._retry = SHORT, False, None
+        self._form, self._unchecked, self._retry, self._began = SHORT, False, None, None
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Sequence i goes on from what sequence beam_idx[i] is now: by forks, which share all full chunks."""

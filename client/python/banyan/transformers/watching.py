@@ -124,7 +124,10 @@ class Watching(Formed):
 
         @uncompiled
         def over(module: torch.nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
-            alone.end(here())
+            cache = here()
+            begun = alone.end(cache)  # else it was refused
+            if begun and cache is not None and keywords.get("past_key_values") is cache:
+                cache._take_back()
 
         self._model = weakref.ref(model)
         self._hooks.append(model.register_forward_pre_hook(begins, with_kwargs=True))
@@ -137,6 +140,11 @@ class Watching(Formed):
                 f"an error has ended a forward, in which layers {list(local)[:4]} may have moved on the state that they have of their own: "
                 "begin again, with cache.reset() or a new cache"
             )
+        if self._open and self._began not in (None, self.columns):
+            raise Refused(
+                f"an interrupt has ended a forward behind its last layer of attention, so that its tokens are held: cache.crop("
+                f"{(self._began or 0) - self.columns}) takes them away, and cache.check(input_ids) leaves them there"
+            )
         if keywords.get("use_cache") is False:
             raise Refused("use_cache=False and past_key_values contradict each other: leave one of the two out")
         if not self._is_generating():
@@ -144,7 +152,7 @@ class Watching(Formed):
         self._check_weights(glance=False)
         self._check_way(fed)
         self._choose_form(model, keywords, fed)
-        self._open, self._fed = True, fed
+        self._open, self._began, self._fed = True, self.columns, fed
         alone.begin(self)
 
     def _check_way(self, fed: torch.Tensor | None) -> None:
@@ -191,6 +199,11 @@ class Watching(Formed):
                 "scaling): its keys would be another model's. Make a new cache, or cache.reset(), for the model as it is now"
             )
         self._mark = mark
+
+    def _take_back(self) -> None:
+        """Of a forward that an error has ended behind its last layer of attention: its tokens are not held."""
+        if self._open and self._began is not None and self.columns > self._began:
+            self.columns, self._done, self._dirty = self._began, set(), True
 
     def _end_forward(self) -> None:
         self._open = False
