@@ -202,7 +202,8 @@ typedef struct banyan_spec {
 
 typedef struct banyan_session banyan_session; // a client's hold on a session; thread-safe
 
-// name: NULL or a unique printable name.
+// name: NULL or a unique printable name. After DEADLINE_EXCEEDED or UNAVAILABLE it may have been made: then the client deletes
+// it in the background, while it is connected.
 BANYAN_API banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec, const char *name,
                                              banyan_session **out, banyan_error *error);
 // The same, and the session begins with a floor, as if it had forgotten all that no row at or past it sees
