@@ -25,7 +25,7 @@ class Item:
     Attributes:
         session, layer: whose.
         first: position of the first row.
-        q: float32, [rows, q_heads, k_dim] of the layer.
+        q: float32, or float16 or bfloat16 (widened, which alters no value), [rows, q_heads, k_dim] of the layer.
         k, v: of the session's type, [rows, kv_heads, k_dim] and [rows, kv_heads, v_dim]: appended at `first`. Both or none;
             k alone where the layer's values lie in its keys.
         k_scale, v_scale: float32, [rows, kv_heads], of int8 and fp8 sessions.
@@ -131,12 +131,10 @@ class Call:
         spec = item.session.spec
         kind = spec.kind(item.layer)
         row = kind.q_heads * kind.k_dim
-        q = arrays.view(item.q, "q")
+        q = arrays.widened(item.q, "q")
         count = 1
         for n in q.shape:
             count *= n
-        if q.dtype != "f32":
-            raise InvalidArgument(f"q holds {q.dtype}: float32 is wanted, whatever the session's type")
         if count == 0 or count % row or (len(q.shape) != 1 and q.shape[-2:] != (kind.q_heads, kind.k_dim)):
             raise InvalidArgument(f"q has the shape {list(q.shape)}, wanted is [rows, {kind.q_heads}, {kind.k_dim}]")
         rows = count // row
