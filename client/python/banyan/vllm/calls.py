@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of the service for a layer's rows: C structures that are made once and filled anew, and repeated where it stalls."""
+"""One call of the service for a layer's rows: C structures that are made once and filled for each call, which is repeated if it stalls."""
 
 from __future__ import annotations
 
