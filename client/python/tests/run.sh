@@ -71,9 +71,9 @@ export BANYAN_LIBRARY=$build/lib/libbanyan.so.0 BANYAN_BIN=$build/bin PYTHONPATH
 export PATH=$venv/bin:$PATH
 cd "$here"
 case $what in
-client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
+client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers --ignore banyan/vllm --ignore banyan/tokens.py banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{exact,families,generate,hybrids,lengths,misuse,sequences,vision,walk,wave,whose}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{engines,exact,families,generate,hybrids,lengths,misuse,sequences,vision,walk,wave,whose}.py "$@"
     ;;
 walk) exec python tests/walk.py "$@" ;;
 sequences) BANYAN_SEQUENCES=500 exec python -m pytest -q -p no:cacheprovider tests/test_sequences.py "$@" ;;

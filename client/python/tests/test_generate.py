@@ -204,7 +204,7 @@ def test_the_tokens_are_in_the_session(client, llama):
 
 
 def test_ids_of_large_vocabularies(client):
-    from banyan.transformers import tokens
+    from banyan import tokens
 
     ids = torch.tensor([0, 1, 255, 256, 65535, 65536, 262143, 9999999])
     for dtype in (torch.float32, torch.float16, torch.bfloat16):

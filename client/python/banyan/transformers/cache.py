@@ -14,10 +14,11 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 
+from .. import tokens
 from ..client import Client, Session
 from ..errors import BanyanError, FailedPrecondition, NotFound
 from ..spec import Spec, check_placement
-from . import alone, identity, text, tokens
+from . import alone, identity, text
 from .blocks import Ways, ways_of
 from .faces import faces, stateful, windows_of_caches
 from .feeding import feed, mask_of

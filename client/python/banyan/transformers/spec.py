@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..spec import Kind, Spec
+from ..tokens import KEEPER, KIND
 from .layers import Layer
-from .tokens import KEEPER, KIND
 
 
 def _kind(layer: Layer) -> Kind:
