@@ -3,7 +3,7 @@
 # Runs tests of the Python package in a virtual environment of its own, which is made once and kept under the user's cache folder.
 #   tests/run.sh client|models|sequences|walk|check|wheel|pythons|bare|example|vllm BUILD_DIR [PYTEST_ARGS...]
 #     client   the package itself, with its doctests
-#     models   Transformers' models over a cluster (installs PyTorch: some gigabytes)
+#     models   Transformers' models over a cluster, and what of banyan.vllm needs no vLLM (installs PyTorch: some gigabytes)
 #     sequences  500 sequences of operations, drawn from seeds, each answer beside a fresh eager model's
 #     walk     every causal family of the installed Transformers; writes the tables of docs/MODELS.md (half an hour)
 #     check    types (mypy --strict), lint and format (ruff)
@@ -73,7 +73,7 @@ cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers --ignore banyan/vllm --ignore banyan/tokens.py banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{engines,exact,families,generate,hybrids,lengths,misuse,sequences,vision,walk,wave,whose}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{engines,exact,families,generate,hybrids,lengths,misuse,sequences,vision,walk,wave,whose}.py tests/vllm/test_{hooks,merge}.py "$@"
     ;;
 walk) exec python tests/walk.py "$@" ;;
 sequences) BANYAN_SEQUENCES=500 exec python -m pytest -q -p no:cacheprovider tests/test_sequences.py "$@" ;;
