@@ -47,14 +47,19 @@ function(banyan_library name)
     target_link_libraries(banyan_${name} PUBLIC ${A_LIBS})
 endfunction()
 
+add_custom_target(tests_threads) # all programs of tests with the label threads, and what these start
+
 # banyan_test(NAME SOURCES ... LIBS ... [LABELS ...] [ARGS ...] [TIMEOUT s]): a cmocka program known to CTest.
-# Labels: unit, e2e, threads (also run under the thread sanitizer), long (only with tests/run.sh --all).
+# Labels: tests/README.md.
 function(banyan_test name)
     cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;LIBS;LABELS;ARGS" ${ARGN})
     add_executable(${name} ${A_SOURCES})
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
     target_link_libraries(${name} PRIVATE ${A_LIBS} PkgConfig::CMOCKA m)
     add_test(NAME ${name} COMMAND ${name} ${A_ARGS} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    if("threads" IN_LIST A_LABELS)
+        add_dependencies(tests_threads ${name})
+    endif()
     if(NOT A_TIMEOUT OR A_TIMEOUT LESS 600) # a limit ends what hangs: a busy machine takes ten times as long as a quiet one
         set(A_TIMEOUT 600)
     endif()
