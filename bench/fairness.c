@@ -193,7 +193,7 @@ static bool token_make(banyan_client *admin, const char *dir, const char *name, 
     banyan_error error = {0};
     snprintf(path, 256, "%s/%s.token", dir, name);
     if (banyan_token_create(admin, name, access, tenant, 0, token, NULL, &error) != BANYAN_OK)
-        return service_failed("make a token", &error);
+        return service_failed("create a token", &error);
     FILE *file = fopen(path, "w");
     bool ok = file && fchmod(fileno(file), 0600) == 0 && fprintf(file, "%s\n", token) > 0;
     return (file && fclose(file) == 0) && ok;
@@ -266,7 +266,7 @@ int main(int argc, char **argv)
         {"rounds", 'r', COMMON_OPTION_U64, &rounds, "N", "steps of the quiet tenant (default 2000)", 1,
          UINT64_C(1) << 30},
         {"outstanding", 'n', COMMON_OPTION_U64, &outstanding, "N",
-         "steps of the flood that have not been answered (default 1000)", 1, 8000},
+         "unanswered steps of the flood (default 1000)", 1, 8000},
         {"tokens", 't', COMMON_OPTION_U64, &tokens, "N", "of each session (default 1024)", 1, 1 << 20},
         {"workers", 'w', COMMON_OPTION_U64, &workers, "N", "that share each session (default 1)", 1, 16},
         {0},

@@ -7,7 +7,7 @@
 
 #include "common/options.h"
 
-enum bench_status { BENCH_MEASURED, BENCH_FAILED, BENCH_USAGE }; // exit codes: docs/EXIT_CODES.md
+enum bench_status { BENCH_MEASURED, BENCH_FAILED, BENCH_USAGE }; // exit codes: docs/reference/exit-codes.md
 
 struct bench_program {
     const char *name;

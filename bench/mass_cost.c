@@ -158,9 +158,9 @@ int main(int argc, char **argv)
     };
     const struct bench_program program = {
         .name = "mass_cost",
-        .about =
-            "What traces, attention masses (64 stretches; chunk by chunk) and a watcher beside the client\n"
-            "cost a one-token step: p50, p99, and p50 beside the plain step's in the same run.",
+        .about = "Measures what traces, attention masses (64 bins; one per chunk) and a watcher beside the "
+                 "client\n"
+                 "cost a one-token step: p50, p99, and p50 beside the plain step's in the same run.",
         .options = options,
         .json = &json,
         .measure = run,

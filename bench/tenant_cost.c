@@ -184,8 +184,8 @@ int main(int argc, char **argv)
     };
     const struct bench_program program = {
         .name = "tenant_cost",
-        .about =
-            "What tenants, tokens and quotas cost the coordinator a step, in one thread and without a wire.",
+        .about = "Measures what tenants, tokens and quotas cost the coordinator per step, in one thread, "
+                 "without a network.",
         .options = options,
         .json = &json,
         .measure = run,

@@ -422,7 +422,8 @@ int main(int argc, char **argv)
     };
     const struct bench_program program = {
         .name = "transport",
-        .about = "Round trips of plain sockets, nng and RPCs; bytes a second of RPCs, plain and under TLS.",
+        .about = "Measures round trips of plain sockets, nng and RPCs; bytes per second of RPCs, plain and "
+                 "over TLS.",
         .options = options,
         .json = &json,
         .measure = measure_all,

@@ -146,7 +146,7 @@ static void on_asked(struct client_call *call, banyan_code code, const struct pr
     } else if (ticket->incarnation != atomic_load(&a->session->incarnation)) {
         client_ticket_unref(ticket);
         client_error_set(&wrong, BANYAN_ABORTED,
-                         "the session was truncated by another client: ask for its state "
+                         "the session was truncated by another client: read its state "
                          "(banyan_session_get_info) and attach again");
         attach_fail(a, &wrong);
     } else {
@@ -403,7 +403,7 @@ static banyan_code check_range(const struct banyan_session *session, uint32_t la
                                 layer, session->spec.layers - 1);
     if (session->layers[layer].q_heads == 0 || session->layers[layer].source != layer)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
-                                "layer %u has no K and V of its own: nothing is attached to it", layer);
+                                "layer %u has no K and V of its own: nothing can be attached to it", layer);
     // Ends far below 2^64, so that no arithmetic on positions wraps.
     if (count == 0 || first > UINT64_MAX / 4 || count > UINT64_MAX / 4)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
@@ -460,7 +460,8 @@ static banyan_code attach(banyan_session *session, uint32_t layer, uint64_t firs
     if (!k || (!v && of->v_row > 0))
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "k or v is NULL");
     if (of->v_row == 0 && (v || v_scale))
-        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "V lies in K: v and v_scale must be NULL");
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT,
+                                "values are part of the keys: v and v_scale must be NULL");
     banyan_code code = client_check_blocking(session->client, error);
     if (code == BANYAN_OK)
         code = client_cuts_may_write(session, error);

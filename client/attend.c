@@ -129,13 +129,13 @@ static const char *wrong_kv(const banyan_item *item)
     if (item->k && l->source != item->layer)
         return "the layer reads another layer's K and V: append to that one";
     if (!v && (item->v || item->v_scale))
-        return "V lies in K: v and v_scale must be NULL";
+        return "values are part of the keys: v and v_scale must be NULL";
     if (v && !item->k != !item->v)
         return "k without v, or v without k";
     if (scales && (!item->k_scale || (v && !item->v_scale)))
-        return "the session's KV type has scales: k_scale and v_scale go with k and v";
+        return "the session's KV type has scales: give k_scale and v_scale with k and v";
     if (!scales && (item->k_scale || item->v_scale))
-        return "k_scale and v_scale go with k and v of BANYAN_INT8 and BANYAN_FP8 only";
+        return "k_scale and v_scale are only for k and v of BANYAN_INT8 and BANYAN_FP8";
     return NULL;
 }
 
@@ -170,9 +170,9 @@ static banyan_code check_item(const struct banyan_client *client, const banyan_i
     else if (item->block_first > UINT64_MAX - item->block_count)
         wrong = "block_first + block_count is beyond 64 bits";
     else if (item->k && (item->block_count || layer_of(item)->not_causal) && item_is_cut(item))
-        wrong = "rows that see later ones of their append are at most 4096 and 16 MiB: attach them first";
+        wrong = "at most 4096 rows and 16 MiB may see later rows of their append: attach them first";
     else if (item->mass && (item->mass->bins < 1 || item->mass->bins > PROTO_MASS_BINS_MAX))
-        wrong = "mass->bins is 1 to 4096";
+        wrong = "mass->bins must be 1 to 4096";
     else if (item->mass && item_is_cut(item))
         wrong = "an item with masses has at most 4096 rows and 16 MiB: ask for fewer rows at a time";
     else if (item->partial && item_is_cut(item))

@@ -18,7 +18,7 @@ static banyan_code take_made(void *arg, const ProtobufCMessage *body, banyan_err
     struct made *out = arg;
     const Banyan__Pb__BackupReply *reply = (const Banyan__Pb__BackupReply *)body;
     if (reply->head.len != sizeof out->head || !reply->backup || !reply->bytes)
-        return client_error_set(error, BANYAN_INTERNAL, "the coordinator's answer is no backup");
+        return client_error_set(error, BANYAN_INTERNAL, "the coordinator's answer is not a backup");
     out->id = reply->backup;
     out->backup = (banyan_backup){.bytes = sizeof out->head + reply->bytes,
                                   .sum = reply->sum,
@@ -41,8 +41,7 @@ static banyan_code take_piece(void *arg, const ProtobufCMessage *body, banyan_er
     struct piece *piece = arg;
     const Banyan__Pb__BackupReadReply *reply = (const Banyan__Pb__BackupReadReply *)body;
     if (reply->data.len != piece->want)
-        return client_error_set(error, BANYAN_INTERNAL,
-                                "a piece of the backup has not the bytes that it should");
+        return client_error_set(error, BANYAN_INTERNAL, "a piece of the backup has the wrong bytes");
     memcpy(piece->data, reply->data.data, piece->want);
     return BANYAN_OK;
 }
@@ -58,7 +57,7 @@ static banyan_code read_all(banyan_client *client, const struct made *made, bany
     request.backup = made->id;
     banyan_code code = BANYAN_OK;
     if (!write(arg, made->head, sizeof made->head))
-        code = client_error_set(error, BANYAN_CANCELLED, "the caller does not take the backup");
+        code = client_error_set(error, BANYAN_CANCELLED, "the caller stopped the backup");
     for (; code == BANYAN_OK && request.offset < bytes; request.offset += piece.want) {
         uint64_t left = bytes - request.offset;
         piece.want = left < PROTO_BACKUP_PIECE ? (size_t)left : PROTO_BACKUP_PIECE;
@@ -68,11 +67,10 @@ static banyan_code read_all(banyan_client *client, const struct made *made, bany
             break;
         sum = common_xxh3(piece.data, piece.want, sum);
         if (!write(arg, piece.data, piece.want))
-            code = client_error_set(error, BANYAN_CANCELLED, "the caller does not take the backup");
+            code = client_error_set(error, BANYAN_CANCELLED, "the caller stopped the backup");
     }
     if (code == BANYAN_OK && sum != made->backup.sum)
-        code = client_error_set(error, BANYAN_DATA_LOSS,
-                                "the backup has not come as it was sent: take it again");
+        code = client_error_set(error, BANYAN_DATA_LOSS, "the backup was damaged in transit: take it again");
     free(piece.data);
     return code;
 }

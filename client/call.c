@@ -113,7 +113,7 @@ static enum common_code call_retry(struct client_call *call, struct common_error
         return why->code;
     struct common_timer *timer;
     if (common_timer_new(call->client->loop, on_rested, call, &timer) != COMMON_OK)
-        return common_error_set(why, COMMON_RESOURCE_EXHAUSTED, "out of memory to send a call again");
+        return common_error_set(why, COMMON_RESOURCE_EXHAUSTED, "out of memory to repeat a call");
     call->retried = true;
     common_timer_start(timer, call->backoff_ns < left ? call->backoff_ns : left, false);
     call->backoff_ns = call->backoff_ns * 2 < BACKOFF_MAX_NS ? call->backoff_ns * 2 : BACKOFF_MAX_NS;
@@ -172,7 +172,7 @@ static void on_reply(void *arg, const struct proto_reply *reply)
     banyan_error error = {0};
     if (moving && told.code == COMMON_CANCELLED && !call->cancelled && !atomic_load(&call->client->closing))
         client_error_set(&error, BANYAN_UNAVAILABLE,
-                         "another coordinator serves now: whether the call was done is not known");
+                         "another coordinator is serving now: the call may or may not have been carried out");
     else
         explain(call, &told, &error);
     call_end(call, error.code, NULL, &error);

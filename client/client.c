@@ -274,7 +274,7 @@ static banyan_code client_open(const char *endpoint, const banyan_options *optio
     if (code == BANYAN_OK)
         code = (banyan_code)common_loop_new(&client->loop);
     if (code != BANYAN_OK) {
-        client_error_set(error, code, "cannot make the event loop: too many open files, or out of memory");
+        client_error_set(error, code, "cannot create the event loop: too many open files, or out of memory");
         goto free_queue;
     }
     common_loop_lend(client->loop, may_be_lent, client);

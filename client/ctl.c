@@ -107,9 +107,10 @@ static enum ctl_exit unknown(const char *first, const char *second)
     else
         snprintf(typed, sizeof typed, "%.60s", first);
     if (nearest)
-        return ctl_say(CTL_USAGE, "unknown command '%s': did you mean '%s'? 'banyanctl help' lists all",
-                       typed, nearest);
-    return ctl_say(CTL_USAGE, "unknown command '%s': 'banyanctl help' lists all", typed);
+        return ctl_say(CTL_USAGE,
+                       "unknown command '%s': did you mean '%s'? 'banyanctl help' lists all commands", typed,
+                       nearest);
+    return ctl_say(CTL_USAGE, "unknown command '%s': 'banyanctl help' lists all commands", typed);
 }
 
 static void print_help(const struct common_command *program)
@@ -119,11 +120,13 @@ static void print_help(const struct common_command *program)
     common_options_parse(program, 2, argv, &rest, NULL);
     printf("\nCommands:\n");
     print_commands(stdout, "");
-    printf("\n'banyanctl help COMMAND' says more.\n"
-           "\nExit codes: 0 done, 1 our mistake, 2 wrong command line, 3 not found, 4 wrong input, 5 "
-           "unavailable,\n"
-           "6 timeout, 7 not allowed, 8 exhausted, 9 wrong state, 10 data loss, 11 local file, 12 not "
-           "supported.\n");
+    printf(
+        "\n"
+        "'banyanctl help COMMAND' describes one.\n"
+        "\n"
+        "Exit codes: 0 success, 1 internal error, 2 usage error, 3 not found, 4 wrong input, 5 unavailable,\n"
+        "6 timeout, 7 not allowed, 8 exhausted, 9 wrong state, 10 data loss, 11 local file, 12 not "
+        "supported.\n");
 }
 
 static bool is_of(const struct ctl_command *command, const struct ctl_command *group)
@@ -233,7 +236,7 @@ int main(int argc, char **argv)
     const struct common_command program = {
         .program = "banyanctl",
         .synopsis = "[options] COMMAND [arguments]",
-        .about = "Looks at and works with a Banyan cluster.",
+        .about = "Inspects and operates a Banyan cluster.",
         .options = ctl_global_options(),
     };
     struct ctl ctl = {0};

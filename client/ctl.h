@@ -12,7 +12,7 @@
 #include "client/banyan.h"
 #include "common/options.h"
 
-enum ctl_exit { // docs/EXIT_CODES.md
+enum ctl_exit { // docs/reference/exit-codes.md
     CTL_OK = 0,
     CTL_INTERNAL = 1,
     CTL_USAGE = 2,

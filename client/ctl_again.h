@@ -10,8 +10,8 @@ extern uint64_t ctl_again_ns; // --watch; 0: once
 // clang-format off
 #define CTL_AGAIN_OPTION                                                                                     \
     {"watch", 'w', COMMON_OPTION_DURATION, &ctl_again_ns, "TIME",                                            \
-     "Show it again and again, so long after it was shown, until it is interrupted; on a\n"                  \
-     "terminal in the place of what was shown before. Default: once.",                                       \
+     "Repeat the output at this interval until interrupted; on a terminal, in place of\n"                  \
+     "the previous output. Default: once.",                                       \
      UINT64_C(100000000), UINT64_C(3600000000000)}
 // clang-format on
 

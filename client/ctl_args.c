@@ -21,31 +21,31 @@ static struct {
 static const struct common_option global_options[] = {
     {"endpoint", 'e', COMMON_OPTION_STRING, &given.endpoint, "URL",
      "The coordinator: nng+tcp://HOST:PORT, tcp://HOST:PORT or unix:///PATH, over TLS\n"
-     "tls://HOST:PORT or nng+tls://NAME:PORT; with those that stand by, A,B.\n"
+     "tls://HOST:PORT or nng+tls://NAME:PORT; several as A,B.\n"
      "Default: BANYAN_ENDPOINT, else the context's, else nng+tcp://127.0.0.1:7411.",
      0, 0},
     {"token-file", 't', COMMON_OPTION_STRING, &given.token_file, "FILE",
      "File with the client token. Default: BANYAN_TOKEN_FILE, else the context's, else none.", 0, 0},
     {"tls-ca", 0, COMMON_OPTION_STRING, &given.tls_ca, "FILE",
-     "Certificates of the authorities that are believed, for tls:// and nng+tls://.\n"
+     "CA certificates to trust, for tls:// and nng+tls://.\n"
      "Default: BANYAN_TLS_CA, else the context's, else none.",
      0, 0},
     {"tls-cert", 0, COMMON_OPTION_STRING, &given.tls_cert, "FILE",
-     "A certificate of one's own, where the cluster asks for it.\n"
+     "Client certificate, if the cluster requires one.\n"
      "Default: BANYAN_TLS_CERT, else the context's, else none.",
      0, 0},
     {"tls-key", 0, COMMON_OPTION_STRING, &given.tls_key, "FILE",
      "Its key. Default: BANYAN_TLS_KEY, else the context's, else none.", 0, 0},
     {"context", 0, COMMON_OPTION_STRING, &given.context, "CONTEXT",
-     "A name for endpoint, files and timeout, from 'banyanctl context list'; given here,\nthey stand "
-     "over "
-     "the environment.\nDefault: BANYAN_CONTEXT, else the one that 'banyanctl context use' has named.",
+     "A named set of endpoint, files and timeout, from 'banyanctl context list'; given here,\n"
+     "it takes precedence over the environment.\n"
+     "Default: BANYAN_CONTEXT, else the one chosen with 'banyanctl context use'.",
      0, 0},
-    {"output", 'o', COMMON_OPTION_STRING, &given.output, "table|json",
-     "Form of what is printed. Default: table.", 0, 0},
+    {"output", 'o', COMMON_OPTION_STRING, &given.output, "table|json", "Output format. Default: table.", 0,
+     0},
     {"json", 0, COMMON_OPTION_FLAG, &given.json, NULL, "The same as --output=json.", 0, 0},
     {"timeout", 0, COMMON_OPTION_DURATION, &given.timeout_ns, "TIME",
-     "How long to wait for an answer. Default: the context's, else 10s.", COMMON_NS_PER_MS,
+     "How long to wait for each answer. Default: the context's, else 10s.", COMMON_NS_PER_MS,
      24 * 3600 * COMMON_NS_PER_S},
     {0},
 };
@@ -115,8 +115,8 @@ static enum ctl_exit find_context(const struct ctl *ctl, struct ctl_contexts *co
     if (!name || *out)
         return CTL_OK;
     return ctl_say(CTL_USAGE,
-                   "%s names the context '%.64s', and there is none: 'banyanctl context list' lists them", by,
-                   name);
+                   "%s names the context '%.64s', which does not exist: 'banyanctl context list' lists all",
+                   by, name);
 }
 
 // A file's name, where no option has named one: the environment's, unless the context was given as an option.
@@ -165,7 +165,7 @@ enum ctl_exit ctl_settle(struct ctl *ctl)
     ctl_take_given(ctl);
     if (given.endpoint && given.context)
         return ctl_say(CTL_USAGE,
-                       "--endpoint and --context both say where the coordinator is: give one of them");
+                       "--endpoint and --context both name the coordinator: give only one of them");
     enum ctl_exit exit_code = find_context(ctl, &contexts, &context);
     if (exit_code != CTL_OK)
         return exit_code;

@@ -19,13 +19,13 @@ static struct {
 } options;
 
 static const struct common_option backup_options[] = {
-    {"force", 'f', COMMON_OPTION_FLAG, &options.force, NULL, "Replace FILE when it is there already.", 0, 0},
+    {"force", 'f', COMMON_OPTION_FLAG, &options.force, NULL, "Replace FILE if it exists.", 0, 0},
     {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL, NULL, 0, 0},
 };
 
 static const struct common_option accept_options[] = {
     {"without-absent", 0, COMMON_OPTION_FLAG, &options.without_absent, NULL,
-     "Although workers are not there: what only they know is taken for lost.", 0, 0},
+     "Accept although workers are missing: what only they hold counts as lost.", 0, 0},
     {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL, NULL, 0, 0},
 };
 
@@ -52,7 +52,8 @@ static enum ctl_exit check_backup(int n_args, char **args)
     struct stat st;
     (void)n_args;
     if (is_out(args[0]) && isatty(STDOUT_FILENO))
-        return ctl_say(CTL_USAGE, "a terminal shows no backup: name a file, or send it on with '|' or '>'");
+        return ctl_say(CTL_USAGE,
+                       "not writing a backup to a terminal: name a file, or redirect it with '|' or '>'");
     if (!options.force && !is_out(args[0]) && lstat(args[0], &st) == 0 && S_ISREG(st.st_mode))
         return ctl_say(CTL_FILE, "%s exists: name another file, or replace it with --force", args[0]);
     return CTL_OK;
@@ -194,21 +195,20 @@ static enum ctl_exit run_accept(struct ctl *ctl, int n_args, char **args)
     if (ctl->json)
         ctl_print_json(json_pack("{s:o}", "sessions", ctl_json_u64(sessions)));
     else
-        printf("%" PRIu64 " sessions are served; 'banyanctl quarantine list' has those that are not\n",
+        printf("%" PRIu64 " sessions are served; 'banyanctl quarantine list' lists those that are not\n",
                sessions);
     return CTL_OK;
 }
 
 const struct ctl_command ctl_backup_commands[] = {
     {"backup", "FILE", "copy the coordinator's store while it runs",
-     "Writes the coordinator's store, as it is at one moment, to FILE; '-' is the standard output. The "
+     "Writes a consistent copy of the coordinator's store to FILE ('-' for standard output) while the "
      "coordinator\n"
-     "goes on serving. FILE is there when all of it is. To restore: banyan-coordinator --restore-backup "
-     "FILE.",
+     "serves. FILE appears only when it is complete. To restore: banyan-coordinator --restore-backup FILE.",
      backup_options, 1, 1, run_backup, check_backup},
     {"accept", "", "serve what was restored from a backup",
-     "Says that all workers are back after a restore: what none of them has in a newer state is served from "
-     "now on.",
+     "Confirms that all workers are back after a restore. Sessions of which no worker has a newer state are "
+     "then served.",
      accept_options, 0, 0, run_accept, NULL},
     {0},
 };

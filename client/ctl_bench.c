@@ -33,19 +33,19 @@ static struct {
 static const struct common_option bench_options[] = {
     {"tokens", 0, COMMON_OPTION_U64, &bench.tokens, "N", "Context of the session. Default: 32768.", 256,
      UINT64_C(1) << 32},
-    {"layers", 0, COMMON_OPTION_U64, &bench.layers, "N", "Layers; steps go to each in turn. Default: 1.", 1,
-     1024},
+    {"layers", 0, COMMON_OPTION_U64, &bench.layers, "N",
+     "Number of layers; steps use them in turn. Default: 1.", 1, 1024},
     {"q-heads", 0, COMMON_OPTION_U64, &bench.q_heads, "N", "Query heads. Default: 32.", 1, 1024},
     {"kv-heads", 0, COMMON_OPTION_U64, &bench.kv_heads, "N", "KV heads. Default: 8.", 1, 1024},
     {"dim", 0, COMMON_OPTION_U64, &bench.dim, "N", "Dimension of keys and values. Default: 128.", 1, 1024},
     {"kv-type", 0, COMMON_OPTION_STRING, &bench.type, "f32|f16|bf16|int8|fp8",
-     "Of the elements of K and V. Default: bf16.", 0, 0},
+     "Type of the elements of K and V. Default: bf16.", 0, 0},
     {"members", 0, COMMON_OPTION_U64, &bench.members, "N",
-     "Exactly N workers, or all there are. Default: chosen by the cost model.", 1, 4096},
+     "Exactly N workers, or all. Default: chosen by the cost model.", 1, 4096},
     {"replicas", 0, COMMON_OPTION_U64, &bench.replicas, "N", "Workers that hold each part. Default: 1.", 1,
      3},
     {"steps", 'n', COMMON_OPTION_U64, &bench.steps, "N",
-     "Steps, and as many appends of one token. Default: 200.", 1, 1000000},
+     "Number of steps, and of appends of one token. Default: 200.", 1, 1000000},
     {0},
 };
 
@@ -224,7 +224,7 @@ static enum ctl_exit step(struct run *r, uint64_t nth, uint64_t position, bool a
         item.v_scale = r->rows.v_scale;
     }
     if (ctl_work_ended())
-        return ctl_say(CTL_TIMEOUT, "ended before it was done");
+        return ctl_say(CTL_TIMEOUT, "ended early");
     uint64_t began_ns = common_clock_ns();
     banyan_code code = banyan_attend(r->ctl->client, &item, 1, 0, append || !times ? NULL : &trace, NULL);
     uint64_t took_ns = common_clock_ns() - began_ns;
@@ -250,9 +250,8 @@ static enum ctl_exit bench_steps(struct run *r)
     for (uint64_t i = 0; i < bench.steps && exit_code == CTL_OK; i++)
         exit_code = step(r, i, bench.tokens + i / bench.layers, true, &r->figures.appends);
     if (exit_code == CTL_OK && r->bits_differ)
-        return ctl_say(CTL_INTERNAL,
-                       "answers to the same question differ: 'banyanctl doctor', and 'session verify' "
-                       "of your sessions");
+        return ctl_say(CTL_INTERNAL, "answers to the same query differ: run 'banyanctl doctor', and 'session "
+                                     "verify' on your sessions");
     return exit_code;
 }
 
@@ -295,7 +294,7 @@ static enum ctl_exit check_room(struct ctl *ctl, uint64_t bytes)
     if (bytes <= room || !told)
         return CTL_OK;
     return ctl_say(CTL_EXHAUSTED,
-                   "it needs %s in all copies, and the workers have %s left: give less --tokens, or --layers",
+                   "it needs %s in all copies, and the workers have %s left: give fewer --tokens or --layers",
                    common_format_bytes(bytes, need, sizeof need),
                    common_format_bytes(room, have, sizeof have));
 }
@@ -320,7 +319,7 @@ static enum ctl_exit run_bench(struct ctl *ctl, int n_args, char **args)
         .idle_ttl_ns = IDLE_NS,
     };
     if (!common_random(&number, sizeof number))
-        return ctl_say(CTL_INTERNAL, "the system gives no random bytes");
+        return ctl_say(CTL_INTERNAL, "cannot get random bytes");
     snprintf(name, sizeof name, "banyanctl-bench-%08x", number);
     r.ctl = ctl;
     uint64_t element = spec.kv_type == BANYAN_F32 ? 4 : banyan_kv_scaled(spec.kv_type) ? 1 : 2;
@@ -349,17 +348,19 @@ static enum ctl_exit check_bench(int n_args, char **args)
     (void)args;
     if (bench.q_heads % bench.kv_heads != 0)
         return ctl_say(CTL_USAGE,
-                       "--q-heads must be a multiple of --kv-heads: %" PRIu64 " is none of %" PRIu64,
+                       "--q-heads must be a multiple of --kv-heads: %" PRIu64
+                       " is not a multiple of %" PRIu64,
                        bench.q_heads, bench.kv_heads);
     return CTL_OK;
 }
 
 const struct ctl_command ctl_bench_commands[] = {
-    {"bench", "", "how quick an attach and a step are on this cluster, and how quick they can be",
-     "Makes a session of its own with random K and V, measures an attach, steps and appends of one token, "
-     "one "
-     "after\nthe other, and deletes it. It takes memory and time of the workers: other sessions' steps are "
-     "slower meanwhile.\nThe same question is asked in each step, and the answers must have the same bits.",
+    {"bench", "", "measure attach and step times on this cluster",
+     "Creates a session with random K and V, measures an attach, steps and appends of one token, one after "
+     "the other,\n"
+     "and deletes it. It uses the workers' memory and time, so other sessions' steps are slower meanwhile.\n"
+     "Each step asks the same query, and all answers must have the same bits. The output names the fastest "
+     "possible times.",
      bench_options, 0, 0, run_bench, check_bench},
     {0},
 };

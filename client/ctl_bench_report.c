@@ -86,14 +86,14 @@ static void print_tables(const struct ctl *ctl, const struct ctl_bench_figures *
     static const char *const parts[] = {"total_ns", "coordinator_ns", "tree_ns", "compute_ns"};
     for (int i = 0; i < 4; i++)
         common_format_ns((uint64_t)json_real_value(json_object_get(mean, parts[i])), text[i], sizeof text[i]);
-    printf(
-        "A step's mean: %s in the service; coordinator %s, tree %s, of it the slowest worker computes %s.\n",
-        text[0], text[1], text[2], text[3]);
+    printf("Mean of a step: %s in the service; coordinator %s, tree %s, including %s of computing at the "
+           "slowest worker.\n",
+           text[0], text[1], text[2], text[3]);
     printf("attach %s/s",
            common_format_bytes((uint64_t)json_integer_value(json_object_get(attach, "bytes_per_s")), text[0],
                                sizeof text[0]));
     if (most)
-        printf("; a plain TCP connection here carries %s/s of as many copies: %.2f of it\n",
+        printf("; a plain TCP connection here carries %s/s of as many copies: %.2f of that\n",
                common_format_bytes(most, text[1], sizeof text[1]),
                json_real_value(json_object_get(attach, "to_most")));
     else

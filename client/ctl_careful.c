@@ -42,7 +42,7 @@ bool ctl_careful_may(struct ctl *ctl, const struct ctl_careful *given, const cha
     json_decref(what);
     if (!asks(given))
         return true;
-    fprintf(stderr, "about to %s\n  of the cluster at %s (%s)\nGo on? [y/N] ", words, ctl->endpoint,
+    fprintf(stderr, "about to %s\n  of the cluster at %s (%s)\nContinue? [y/N] ", words, ctl->endpoint,
             ctl->endpoint_from);
     fflush(stderr);
     if (answer_is_yes())

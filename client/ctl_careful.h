@@ -12,9 +12,9 @@ struct ctl_careful { // on the command line: CTL_CAREFUL_OPTIONS
 // clang-format off
 #define CTL_CAREFUL_OPTIONS(given)                                                                           \
     {"dry-run", 'n', COMMON_OPTION_FLAG, &(given).dry_run, NULL,                                             \
-     "Only say what would be done.", 0, 0},                                                                  \
+     "Only show what would be done.", 0, 0},                                                                  \
     {"yes", 'y', COMMON_OPTION_FLAG, &(given).yes, NULL,                                                     \
-     "Do not ask. Without it the command asks where standard input and output are a terminal.", 0, 0}
+     "Do not ask. By default the command asks if standard input and output are a terminal.", 0, 0}
 // clang-format on
 
 // Whether ctl_careful_may will say what is to be done, so that it has to be found out: it is a dry run, or the user is
@@ -23,7 +23,7 @@ bool ctl_careful_speaks(const struct ctl_careful *given);
 
 // `words`: what is to be done, as in "would delete session x"; `what`: the same as JSON, an object whose reference it
 // takes. True: do it. False: *exit_code is OK after a dry run, which has printed it, and TIMEOUT where the user does not
-// want it (docs/EXIT_CODES.md).
+// want it (docs/reference/exit-codes.md).
 bool ctl_careful_may(struct ctl *ctl, const struct ctl_careful *given, const char *words, json_t *what,
                      enum ctl_exit *exit_code);
 

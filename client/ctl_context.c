@@ -57,7 +57,7 @@ static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
     for (size_t i = 0; ctl->json && i < json_array_size(rows); i++)
         json_object_del(json_array_get(rows, i), "mark");
     if (code == COMMON_OK && contexts.n == 0)
-        fprintf(stderr, "no contexts in %s: 'banyanctl context add NAME --endpoint URL' makes one\n",
+        fprintf(stderr, "no contexts in %s: 'banyanctl context add NAME --endpoint URL' adds one\n",
                 contexts.path);
     ctl_contexts_free(&contexts);
     if (code != COMMON_OK) {
@@ -71,8 +71,8 @@ static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
 static const struct ctl_column shown[] = {
     {"context", "context", CTL_TEXT},        {"endpoint", "endpoint", CTL_TEXT},
     {"endpoint_from", "  from", CTL_TEXT},   {"token_file", "token file", CTL_TEXT},
-    {"token_file_from", "  from", CTL_TEXT}, {"tls_ca", "TLS authority", CTL_TEXT},
-    {"tls_cert", "certificate", CTL_TEXT},   {"tls_key", "its key", CTL_TEXT},
+    {"token_file_from", "  from", CTL_TEXT}, {"tls_ca", "TLS CA", CTL_TEXT},
+    {"tls_cert", "certificate", CTL_TEXT},   {"tls_key", "TLS key", CTL_TEXT},
     {"timeout_ns", "timeout", CTL_TIME},     {0},
 };
 
@@ -162,13 +162,13 @@ static enum ctl_exit edit(const struct ctl *ctl, const char *name, edit_fn *fn, 
 static enum ctl_exit run_use(struct ctl *ctl, int n_args, char **args)
 {
     (void)n_args;
-    return edit(ctl, args[0], ctl_contexts_use, "current", "context '%s' is used from now on\n");
+    return edit(ctl, args[0], ctl_contexts_use, "current", "context '%s' is now in use\n");
 }
 
 static enum ctl_exit run_remove(struct ctl *ctl, int n_args, char **args)
 {
     (void)n_args;
-    return edit(ctl, args[0], ctl_contexts_remove, "removed", "context '%s' is removed\n");
+    return edit(ctl, args[0], ctl_contexts_remove, "removed", "context '%s' removed\n");
 }
 
 static enum ctl_exit check_name(int n_args, char **args)
@@ -178,8 +178,8 @@ static enum ctl_exit check_name(int n_args, char **args)
         return CTL_OK;
     return ctl_say(
         CTL_USAGE,
-        "'%.80s' is not a name of a context: 1 to %d letters, digits, dots, dashes and underscores", args[0],
-        CTL_CONTEXT_NAME);
+        "'%.80s' is not a valid context name: use 1 to %d letters, digits, dots, dashes and underscores",
+        args[0], CTL_CONTEXT_NAME);
 }
 
 // Relative to where the user stands now; it need not be there yet.
@@ -190,7 +190,7 @@ static enum ctl_exit absolute(const char *option, const char *given, char out[PA
     if (!given)
         return CTL_OK;
     if (strpbrk(given, "\n\r") || !*given)
-        return ctl_say(CTL_USAGE, "%s is empty, or has a line break in it", option);
+        return ctl_say(CTL_USAGE, "%s is empty or contains a line break", option);
     int n = *given == '/'                       ? snprintf(out, PATH_MAX, "%s", given)
             : getcwd(here, sizeof here) != NULL ? snprintf(out, PATH_MAX, "%s/%s", here, given)
                                                 : -1;
@@ -223,16 +223,15 @@ static enum ctl_exit run_add(struct ctl *ctl, int n_args, char **args)
     if (ctl_contexts_load(&contexts, &err) != COMMON_OK)
         exit_code = ctl_contexts_fail(&err);
     else if (!replace && ctl_contexts_find(&contexts, context.name))
-        exit_code =
-            ctl_say(CTL_STATE, "there is a context '%s': --replace puts this one in its place", context.name);
+        exit_code = ctl_say(CTL_STATE, "context '%s' already exists; use --replace", context.name);
     else if (!ctl_contexts_find(&contexts, context.name) && contexts.n == CTL_CONTEXTS_MAX)
-        exit_code = ctl_say(CTL_EXHAUSTED, "there are %d contexts: remove one", CTL_CONTEXTS_MAX);
+        exit_code =
+            ctl_say(CTL_EXHAUSTED, "the limit of %d contexts is reached: remove one", CTL_CONTEXTS_MAX);
     else if (ctl_contexts_add(&contexts, &context, &err) != COMMON_OK)
         exit_code = ctl_contexts_fail(&err);
     else
         exit_code = say_done(ctl, "added", args[0],
-                             "context '%1$s' is there; 'banyanctl context use %1$s' makes it the one that is "
-                             "used\n");
+                             "context '%1$s' added; 'banyanctl context use %1$s' selects it\n");
     ctl_contexts_free(&contexts);
     return exit_code;
 }
@@ -240,26 +239,26 @@ static enum ctl_exit run_add(struct ctl *ctl, int n_args, char **args)
 // ---- the table --------------------------------------------------------------------------------------------
 
 static const struct common_option add_options[] = {
-    {"replace", 0, COMMON_OPTION_FLAG, &replace, NULL, "Put it in the place of one of the same name.", 0, 0},
+    {"replace", 0, COMMON_OPTION_FLAG, &replace, NULL, "Replace a context of the same name.", 0, 0},
     {0},
 };
 
 const struct ctl_command ctl_context_commands[] = {
-    {"context list", "", "the contexts: names for clusters and how to reach them",
-     "Lists the contexts of ~/.config/banyan/contexts (XDG_CONFIG_HOME); * marks the one that is used where\n"
-     "neither options nor the environment say where the coordinator is.",
+    {"context list", "", "list contexts: names for clusters and how to reach them",
+     "Lists the contexts in ~/.config/banyan/contexts (XDG_CONFIG_HOME); * marks the one used if neither\n"
+     "options nor the environment name the coordinator.",
      NULL, 0, 0, run_list, NULL},
-    {"context show", "[CONTEXT]", "one context; or what is used now, and why",
-     "Shows a context; or, without its name, the endpoint, token file and timeout that another command would "
-     "use "
-     "if it\nwas called like this, and what says so.",
+    {"context show", "[CONTEXT]", "show a context, or what is in use and why",
+     "Shows a context; or, without a name, the endpoint, token file and timeout that another command with "
+     "these options\n"
+     "would use, and where each comes from.",
      NULL, 0, 1, run_show, NULL},
-    {"context use", "CONTEXT", "use this context from now on", NULL, NULL, 1, 1, run_use, NULL},
-    {"context add", "NAME --endpoint=URL", "make a context",
-     "Makes a context of --endpoint, --token-file, --tls-ca, --tls-cert, --tls-key and --timeout. It has the "
-     "files' "
-     "names, not\nwhat is in them.",
+    {"context use", "CONTEXT", "select a context", NULL, NULL, 1, 1, run_use, NULL},
+    {"context add", "NAME --endpoint=URL", "add a context",
+     "Adds a context with --endpoint, --token-file, --tls-ca, --tls-cert, --tls-key and --timeout. It stores "
+     "the names of the\n"
+     "files, not their contents.",
      add_options, 1, 1, run_add, check_name},
-    {"context remove", "CONTEXT", "forget a context", NULL, NULL, 1, 1, run_remove, NULL},
+    {"context remove", "CONTEXT", "remove a context", NULL, NULL, 1, 1, run_remove, NULL},
     {0},
 };

@@ -49,11 +49,11 @@ static enum common_code check_file(const char *path, const struct stat *st, stru
         return common_error_set(err, COMMON_PERMISSION_DENIED, "%s is not a regular file", path);
     if (st->st_uid != geteuid() && st->st_uid != 0)
         return common_error_set(err, COMMON_PERMISSION_DENIED,
-                                "%s belongs to user %u, not to user %u who reads it", path,
+                                "%s belongs to user %u, not to user %u, who is reading it", path,
                                 (unsigned)st->st_uid, (unsigned)geteuid());
     if (st->st_mode & 022)
         return common_error_set(err, COMMON_PERMISSION_DENIED,
-                                "%s has mode %04o, so that others can change it: chmod go-w it", path,
+                                "%s has mode %04o, so others can change it: use chmod go-w", path,
                                 (unsigned)st->st_mode & 07777);
     if (st->st_size > TEXT_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s is larger than %d bytes", path, TEXT_MAX);
@@ -182,7 +182,7 @@ static enum common_code read_key(struct reading *r, struct ctl_context *context,
     struct common_error err;
     if (strcmp(key, "endpoint") == 0) {
         if (*context->endpoint)
-            return wrong(r, "a second endpoint: several are A,B in one line");
+            return wrong(r, "a second endpoint: write several as A,B on one line");
         if (proto_endpoint_list_parse(value, &parsed, &err) != COMMON_OK)
             return wrong(r, "%s", err.message);
         snprintf(context->endpoint, sizeof context->endpoint, "%s", value);
@@ -198,11 +198,12 @@ static enum common_code read_key(struct reading *r, struct ctl_context *context,
         context->timeout_ns = ns;
     } else if (strcmp(key, "token") == 0) {
         return wrong(
-            r, "this file holds no secrets: put the token into a file with mode 0600, and its name here as "
+            r, "this file holds no secrets: put the token into a file with mode 0600 and name it here as "
                "'token-file = /PATH'");
     } else {
         return wrong(
-            r, "unknown key '%.80s': there are endpoint, token-file, tls-ca, tls-cert, tls-key and timeout",
+            r,
+            "unknown key '%.80s': the keys are endpoint, token-file, tls-ca, tls-cert, tls-key and timeout",
             key);
     }
     return COMMON_OK;
@@ -212,7 +213,7 @@ static enum common_code read_current(struct reading *r, const char *key, const c
 {
     struct ctl_contexts *c = r->c;
     if (strcmp(key, "current") != 0)
-        return wrong(r, "unknown key '%.80s': before the first [NAME] there is only current", key);
+        return wrong(r, "unknown key '%.80s': only current may come before the first [NAME]", key);
     if (*c->current)
         return wrong(r, "a second current");
     if (!ctl_context_name_valid(value))

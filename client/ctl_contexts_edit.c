@@ -21,7 +21,7 @@ static enum common_code make_folder(const char *path, struct common_error *err)
     for (char *slash = folder + 1; (slash = strchr(slash, '/')); slash++) {
         *slash = '\0';
         if (mkdir(folder, 0700) != 0 && errno != EEXIST)
-            return common_error_set(err, COMMON_UNAVAILABLE, "%s cannot be made: %s", folder,
+            return common_error_set(err, COMMON_UNAVAILABLE, "%s cannot be created: %s", folder,
                                     strerror(errno));
         *slash = '/';
     }
@@ -48,7 +48,7 @@ static enum common_code write_file(const char *path, const char *text, size_t le
     char real[PATH_MAX], beside[PATH_MAX + 8];
     if (!*path)
         return common_error_set(err, COMMON_UNAVAILABLE,
-                                "neither HOME nor XDG_CONFIG_HOME says where contexts are");
+                                "set HOME or XDG_CONFIG_HOME: they say where contexts are stored");
     enum common_code code = make_folder(path, err);
     if (code != COMMON_OK)
         return code;

@@ -16,47 +16,45 @@ static struct {
 
 static const struct common_option create_options[] = {
     {"layers", 0, COMMON_OPTION_U64, &create.layers, "N", "Layers. Default: 1.", 1, 1024},
-    {"q-heads", 0, COMMON_OPTION_U64, &create.q_heads, "N", "Query heads (required, but with --from).", 1,
+    {"q-heads", 0, COMMON_OPTION_U64, &create.q_heads, "N", "Query heads (required without --from).", 1,
      1024},
     {"kv-heads", 0, COMMON_OPTION_U64, &create.kv_heads, "N", "KV heads. Default: as many as query heads.", 1,
      1024},
-    {"dim", 0, COMMON_OPTION_U64, &create.dim, "N", "Dimension of a key (required, but with --from).", 1,
-     1024},
+    {"dim", 0, COMMON_OPTION_U64, &create.dim, "N", "Dimension of a key (required without --from).", 1, 1024},
     {"v-dim", 0, COMMON_OPTION_U64, &create.v_dim, "N", "Dimension of a value. Default: that of a key.", 1,
      1024},
     {"kv-type", 0, COMMON_OPTION_STRING, &create.type, "f32|f16|bf16|int8|fp8",
-     "Of the elements of K and V; fp8 is e4m3. Default: bf16.", 0, 0},
+     "Type of the elements of K and V; fp8 is e4m3. Default: bf16.", 0, 0},
     {"scale", 0, COMMON_OPTION_DOUBLE, &create.scale, "X", "Default: 1/sqrt(dim).", 0, 0},
     {"soft-cap", 0, COMMON_OPTION_DOUBLE, &create.soft_cap, "X", "Default: none.", 0, 0},
     {"window", 0, COMMON_OPTION_U64, &create.window, "N", "Tokens that a row sees. Default: all.", 0, 0},
     {"mask-chunk", 0, COMMON_OPTION_U64, &create.mask_chunk, "N",
-     "A row sees the tokens from the last multiple of N on. Default: all.", 0, 0},
+     "A row sees tokens from the last multiple of N onwards. Default: all.", 0, 0},
     {"forget", 0, COMMON_OPTION_U64, &create.forget, "N",
-     "Forget what the window has left behind, but what a truncate by N tokens needs.\nDefault: all is kept.",
-     0, 0},
-    {"not-causal", 0, COMMON_OPTION_FLAG, &create.not_causal, NULL, "Rows see later tokens, too.", 0, 0},
+     "Forget rows behind the window, except those that a truncate by N tokens needs.\nDefault: keep all.", 0,
+     0},
+    {"not-causal", 0, COMMON_OPTION_FLAG, &create.not_causal, NULL, "Rows also see later tokens.", 0, 0},
     {"v-in-k", 0, COMMON_OPTION_FLAG, &create.v_in_k, NULL,
-     "A value is the first elements of its key, and is not held.", 0, 0},
+     "Values are the first elements of their keys and are not stored separately.", 0, 0},
     {"spec", 0, COMMON_OPTION_STRING, &create.spec, "FILE",
-     "The whole spec as JSON, in the place of the options above, as 'session show -o json'\nwrites it: for "
-     "layers that differ.",
+     "The whole spec as JSON instead of the options above, in the format of 'session show\n"
+     "-o json': for layers that differ.",
      0, 0},
     {"from", 0, COMMON_OPTION_STRING, &create.from, "FILE.safetensors",
-     "Attach and commit K and V of the file, as 'attach' takes them. Layers, heads, dimensions\nand type are "
-     "as in the "
-     "file where nothing else says so; query heads as many as KV heads.",
+     "Attach and commit K and V from a file, in the format of 'attach'. Layers, heads,\n"
+     "dimensions and type default to those of the file; query heads to the KV heads.",
      0, 0},
     {"chunk-tokens", 0, COMMON_OPTION_U64, &create.chunk_tokens, "N", "Default: 256.", 16, 4096},
     {"members", 0, COMMON_OPTION_U64, &create.members, "N",
-     "Exactly N workers, or all there are; more only where memory is short.\nDefault: chosen by the "
-     "cost model.",
+     "Exactly N workers, or all; more only if memory is short.\n"
+     "Default: chosen by the cost model.",
      1, 4096},
     {"replicas", 0, COMMON_OPTION_U64, &create.replicas, "N",
-     "Workers that hold each part of it: the loss of all but one loses nothing.\n"
-     "Default: the coordinator's --replicas, else 2 where workers are on two hosts or more.",
+     "Workers that hold each part: losing all but one of them loses nothing.\n"
+     "Default: the coordinator's --replicas, else 2 if workers run on two hosts or more.",
      1, 3},
     {"ttl", 0, COMMON_OPTION_DURATION, &create.ttl_ns, "TIME",
-     "Delete it after this long without use. Default: never.", 0, 0},
+     "Delete the session after this long without use. Default: never.", 0, 0},
     {0},
 };
 
@@ -128,7 +126,7 @@ static enum ctl_exit check_create(int n_args, char **args)
         return exit_code;
     if (create.q_heads == 0 || create.dim == 0)
         return ctl_say(CTL_USAGE,
-                       "--q-heads and --dim are required; or --spec, or --from; try 'banyanctl session "
+                       "--q-heads and --dim are required, or else --spec or --from; try 'banyanctl session "
                        "create --help'");
     new_spec.layers = new_spec.layers ? new_spec.layers : 1;
     new_spec.kv_heads = new_spec.kv_heads ? new_spec.kv_heads : new_spec.q_heads;
@@ -144,7 +142,7 @@ static enum ctl_exit fill(banyan_session *session)
     banyan_error error;
     enum ctl_exit exit_code = ctl_layers_send(session, from.layers, 0, true, &sent);
     if (exit_code != CTL_OK && banyan_session_delete(session, &error) != BANYAN_OK)
-        ctl_say(exit_code, "session 0x%016" PRIx64 " is there, without all of the file: %s",
+        ctl_say(exit_code, "session 0x%016" PRIx64 " was created, but not all of the file was attached: %s",
                 banyan_session_id(session), error.message);
     return exit_code;
 }
@@ -169,6 +167,6 @@ static enum ctl_exit run_create(struct ctl *ctl, int n_args, char **args)
 
 const struct ctl_command ctl_create_commands[] = {
     {"session create", "--q-heads=N --dim=N|--spec=FILE|--from=FILE [NAME]",
-     "make a session, empty or from a file", NULL, create_options, 0, 1, run_create, check_create},
+     "create a session, empty or from a file", NULL, create_options, 0, 1, run_create, check_create},
     {0},
 };

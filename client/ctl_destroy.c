@@ -45,7 +45,7 @@ static enum ctl_exit truncate_refused(const banyan_session_info *info)
     if (keep && keep < info->forgotten)
         return ctl_say(CTL_STATE,
                        "a truncate to %" PRIu64 " goes further back than %" PRIu64
-                       ", and what a row there sees is forgotten; to 0 is possible",
+                       ", and what a row there sees is forgotten; a truncate to 0 is possible",
                        keep, info->forgotten);
     return CTL_OK;
 }
@@ -66,7 +66,7 @@ static bool truncate_may(struct ctl *ctl, banyan_session *session, enum ctl_exit
         int n =
             snprintf(words, sizeof words, "keep the first %" PRIu64 " of %" PRIu64 " tokens of session %s",
                      keep, length, name_of(&info, name));
-        snprintf(words + n, sizeof words - (size_t)n, lost ? ", and destroy the %" PRIu64 " behind them" : "",
+        snprintf(words + n, sizeof words - (size_t)n, lost ? ", and destroy the %" PRIu64 " after them" : "",
                  lost);
         may =
             ctl_careful_may(ctl, &careful, words,
@@ -164,12 +164,12 @@ static const struct common_option careful_options[] = {
 
 const struct ctl_command ctl_destroy_commands[] = {
     {"session truncate", "SESSION LENGTH", "keep the first LENGTH tokens",
-     "Keeps the first LENGTH tokens of a session and destroys those behind them, also rows that were "
-     "attached and "
-     "not\ncommitted. --dry-run says how many.",
+     "Keeps the first LENGTH tokens of a session and destroys those after them, including rows that are "
+     "attached but not\n"
+     "committed. --dry-run shows how many.",
      careful_options, 2, 2, run_truncate, check_truncate},
-    {"session delete", "SESSION", "destroy a session and what is held for it",
-     "Destroys a session and all copies of what is held for it. --dry-run says what that is.",
-     careful_options, 1, 1, run_delete, NULL},
+    {"session delete", "SESSION", "delete a session and its data",
+     "Deletes a session and all copies of its data. --dry-run shows what that is.", careful_options, 1, 1,
+     run_delete, NULL},
     {0},
 };

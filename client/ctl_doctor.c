@@ -11,7 +11,8 @@
 #include "common/clock.h"
 #include "proto/endpoint.h"
 
-// Certificates and tokens expire by wall clocks, and logs are read side by side. Tickets do not (docs/WIRE.md, "Lives").
+// Certificates and tokens expire by wall clocks, and logs are read side by side. Tickets do not (docs/reference/wire.md,
+// "Lives").
 #define SKEW_WARN_NS   (2 * (int64_t)COMMON_NS_PER_S)
 #define SKEW_FAIL_NS   (30 * (int64_t)COMMON_NS_PER_S)
 #define CERT_WARN_DAYS 30
@@ -103,7 +104,7 @@ static void check_room(struct ctl_doctor *d, const char *who, const banyan_exami
     if (e->disk_bytes)
         ctl_doctor_find(d, room_level(e->disk_free_bytes, e->disk_bytes, DISK_LEAST), "disk",
                         "make room on the disk of its store, or move the store",
-                        "%s: %s of %s are free where its store is", who,
+                        "%s: %s of %s are free on the disk of its store", who,
                         common_format_bytes(e->disk_free_bytes, part, sizeof part),
                         common_format_bytes(e->disk_bytes, all, sizeof all));
 }
@@ -118,7 +119,7 @@ static void check_certificate(struct ctl_doctor *d, const char *who, const char 
         ctl_doctor_find(d, CTL_DOCTOR_FAIL, "certificate", todo, "%s: %s has expired", who, whose);
     else
         ctl_doctor_find(d, left_s < CERT_WARN_DAYS * DAY_S ? CTL_DOCTOR_WARN : CTL_DOCTOR_OK, "certificate",
-                        todo, "%s: %s ends in %" PRId64 " days", who, whose, left_s / DAY_S);
+                        todo, "%s: %s expires in %" PRId64 " days", who, whose, left_s / DAY_S);
 }
 
 void ctl_doctor_process(struct ctl_doctor *d, const char *who, const banyan_examined *e)
@@ -126,7 +127,7 @@ void ctl_doctor_process(struct ctl_doctor *d, const char *who, const banyan_exam
     check_version(d, who, e->version);
     if (!e->wall_ns && !e->serving && strncmp(who, "coordinator", 11) == 0)
         ctl_doctor_find(d, CTL_DOCTOR_OK, "machine", "",
-                        "%s: it says nothing of its machine: it knows only the token of its --token-file",
+                        "%s: no information about its machine: it accepts only the token of its --token-file",
                         who);
     if (!e->wall_ns)
         return; // or of an older build
@@ -136,10 +137,9 @@ void ctl_doctor_process(struct ctl_doctor *d, const char *who, const banyan_exam
         check_clock(d, who, e->skew_ns - d->skew_ns, e->rtt_ns, "the coordinator's");
     check_room(d, who, e);
     check_certificate(d, who, "its certificate", e->tls_expires_s,
-                      "issue another one in its place (banyanctl pki issue --replace), and send SIGHUP");
-    check_certificate(
-        d, who, "the authority of its certificate", e->tls_ca_expires_s,
-        "make another authority, and let both be believed while certificates change (--tls-ca)");
+                      "replace it (banyanctl pki issue --replace), and send SIGHUP");
+    check_certificate(d, who, "the CA of its certificate", e->tls_ca_expires_s,
+                      "create a new CA, and trust both while certificates change (--tls-ca)");
 }
 
 // ---- coordinators -----------------------------------------------------------------------------------------
@@ -149,9 +149,9 @@ static void check_edges(struct ctl_doctor *d, const banyan_examined *e)
     for (uint32_t i = 0; i < e->n_edges_down; i++)
         ctl_doctor_find(d, CTL_DOCTOR_FAIL, "edge",
                         "let workers reach each other's --edge-listen ports: firewall, --advertise",
-                        "%s does not reach %s", e->edges_down[i].from, e->edges_down[i].to);
+                        "%s cannot reach %s", e->edges_down[i].from, e->edges_down[i].to);
     if (!e->n_edges_down)
-        ctl_doctor_find(d, CTL_DOCTOR_OK, "edges", "", "no worker says that it does not reach another");
+        ctl_doctor_find(d, CTL_DOCTOR_OK, "edges", "", "all workers reach each other");
 }
 
 // True: it serves.
@@ -174,13 +174,13 @@ static bool check_coordinator(struct ctl_doctor *d, const char *endpoint)
                         tls     ? "certificate"
                         : token ? "token"
                                 : "coordinator",
-                        tls     ? "give --tls-ca, and --tls-cert and --tls-key where they are asked for"
+                        tls     ? "give --tls-ca, and --tls-cert and --tls-key if they are required"
                         : token ? "give --token-file, BANYAN_TOKEN_FILE or a context with the client token"
-                                : "start it, or correct --endpoint; see its log",
+                                : "start it or correct --endpoint; see its log",
                         "%s", error.message);
         return false;
     }
-    ctl_doctor_find(d, CTL_DOCTOR_OK, "coordinator", "", "%s %s, and answers in %s", endpoint,
+    ctl_doctor_find(d, CTL_DOCTOR_OK, "coordinator", "", "%s %s and answers in %s", endpoint,
                     seen.serving ? "serves" : "does not serve",
                     common_format_ns(seen.rtt_ns, rtt, sizeof rtt));
     snprintf(who, sizeof who, seen.serving ? "coordinator" : "coordinator not serving");
@@ -216,10 +216,10 @@ static void check_token(struct ctl_doctor *d)
     bool open = far && !d->ctl->token_file;
     ctl_doctor_find(
         d, open ? CTL_DOCTOR_WARN : CTL_DOCTOR_OK, "token",
-        "start the coordinator with --token-file: whoever reaches it can do all that banyanctl can",
-        open                 ? "other hosts can reach the coordinator, and it takes clients without a token"
-        : d->ctl->token_file ? "the coordinator has taken it"
-                             : "none is given, and the coordinator is reached on this machine");
+        "start the coordinator with --token-file: anyone who can reach it can do all that banyanctl can",
+        open                 ? "other hosts can reach the coordinator, and it accepts clients without a token"
+        : d->ctl->token_file ? "accepted by the coordinator"
+                             : "none is given; the coordinator is on this machine");
 }
 
 // ---- the command ------------------------------------------------------------------------------------------
@@ -250,21 +250,20 @@ static enum ctl_exit run_doctor(struct ctl *ctl, int n_args, char **args)
     if (!serves && d.refused)
         return ctl_say(CTL_PERMISSION, "no coordinator has answered this client");
     if (!serves)
-        return ctl_say(CTL_UNAVAILABLE,
-                       "no coordinator serves: what it knows of workers and sessions was not looked at");
+        return ctl_say(CTL_UNAVAILABLE, "no coordinator is serving: workers and sessions were not checked");
     if (d.counts[CTL_DOCTOR_FAIL])
-        return ctl_say(CTL_STATE, "%u of these need somebody", d.counts[CTL_DOCTOR_FAIL]);
+        return ctl_say(CTL_STATE, "%u check%s failed", d.counts[CTL_DOCTOR_FAIL],
+                       d.counts[CTL_DOCTOR_FAIL] == 1 ? "" : "s");
     return CTL_OK;
 }
 
 const struct ctl_command ctl_doctor_commands[] = {
-    {"doctor", "", "look at all parts of the cluster, and say what is wrong",
-     "Looks at coordinators, workers and their machines from here: versions, clocks, who reaches whom, "
-     "limits of\n"
-     "memory and files, room on disks, kernels, copies and hosts. Says ok, warn or fail of each, "
-     "and what\n"
-     "to do. Exit code 0: nothing fails; 9: something does; 5: no coordinator serves; 7: it wants\nanother "
-     "token. It changes nothing.",
+    {"doctor", "", "check all parts of the cluster",
+     "Checks coordinators, workers and their machines from here: versions, clocks, connections, limits of "
+     "memory and\n"
+     "files, disk space, kernels, copies and hosts. Prints ok, warn or fail for each, and what to do. "
+     "Changes nothing.\n"
+     "Exit code 0: no check failed; 9: a check failed; 5: no coordinator is serving; 7: the token is wrong.",
      NULL, 0, 0, run_doctor, NULL},
     {0},
 };

@@ -17,22 +17,23 @@ static void check_state(struct ctl_doctor *d, const banyan_worker_info *w)
 {
     if (!is_active(w))
         ctl_doctor_find(d, CTL_DOCTOR_FAIL, "worker",
-                        "start it again and see its log; 'banyanctl worker forget' when it never comes back",
-                        "%s of host %s is %s", w->name, w->host, w->state);
+                        "start it again and see its log; run 'banyanctl worker forget' if it will not return",
+                        "%s%s%s is %s", w->name, w->host[0] ? " of host " : "", w->host, w->state);
     else if (w->slow)
-        ctl_doctor_find(d, CTL_DOCTOR_WARN, "worker", "see what else runs on its host, and how warm it is",
-                        "%s computes far slower than it has measured at its start", w->name);
+        ctl_doctor_find(d, CTL_DOCTOR_WARN, "worker", "check what else runs on its host, and its temperature",
+                        "%s is much slower than it measured at its start", w->name);
     else if (w->draining)
-        ctl_doctor_find(d, CTL_DOCTOR_WARN, "worker", "'banyanctl worker resume' uses it again",
+        ctl_doctor_find(d, CTL_DOCTOR_WARN, "worker", "'banyanctl worker resume' puts it back into use",
                         "%s is out of use: %s", w->name,
-                        w->drain_reason[0] ? w->drain_reason : "it is being drained");
+                        w->drain_reason[0] ? w->drain_reason : "it is draining");
     else
-        ctl_doctor_find(d, CTL_DOCTOR_OK, "worker", "", "%s is active: the coordinator reaches it", w->name);
+        ctl_doctor_find(d, CTL_DOCTOR_OK, "worker", "", "%s is active: the coordinator can reach it",
+                        w->name);
     if (w->quarantined_sessions)
         ctl_doctor_find(
             d, CTL_DOCTOR_WARN, "quarantine",
-            "'banyanctl quarantine list': start the coordinator on the store that knows them, or drop them",
-            "%s holds %" PRIu64 " sessions that the store does not know", w->name, w->quarantined_sessions);
+            "'banyanctl quarantine list': start the coordinator on the store that has them, or drop them",
+            "%s holds %" PRIu64 " sessions that are not in the store", w->name, w->quarantined_sessions);
 }
 
 // Bulk data goes to workers directly.
@@ -80,12 +81,12 @@ static void check_kernels(struct ctl_doctor *d, const banyan_cluster_info *info)
     }
     if (slow)
         ctl_doctor_find(d, CTL_DOCTOR_WARN, "kernel",
-                        "unset BANYAN_KERNEL there, or use a processor with AVX2 or more",
+                        "unset BANYAN_KERNEL there, or use a processor with AVX2 or better",
                         "worker %s computes with the kernel %s, which is slow", slow->name, slow->kernel);
     if (other)
         ctl_doctor_find(
             d, CTL_DOCTOR_WARN, "kernel",
-            "the same processors everywhere, where answers must have the same bits after chunks have moved",
+            "use the same processors everywhere if answers must keep their bits after chunks move",
             "workers have different kernels: %s %s, %s %s", first->name, first->kernel, other->name,
             other->kernel);
     if (first && !slow && !other)
@@ -97,11 +98,10 @@ static void check_devices(struct ctl_doctor *d, const banyan_cluster_info *info)
     for (uint32_t i = 0; i < info->n_workers; i++) {
         const banyan_worker_info *w = &info->workers[i];
         if (is_active(w) && w->no_device[0])
-            ctl_doctor_find(
-                d, CTL_DOCTOR_WARN, "device",
-                "a newer driver there, or a banyan-cuda.so that was built with the driver's CUDA; "
-                "--device cpu where the processor is meant",
-                "worker %s computes on its processor: %s", w->name, w->no_device);
+            ctl_doctor_find(d, CTL_DOCTOR_WARN, "device",
+                            "install a newer driver there, or a banyan-cuda.so built with the driver's CUDA; "
+                            "use --device cpu if the processor is intended",
+                            "worker %s computes on its processor: %s", w->name, w->no_device);
     }
 }
 
@@ -123,9 +123,10 @@ static void check_hosts(struct ctl_doctor *d, const banyan_cluster_info *info)
                         "no worker is active: nothing can be computed");
     else
         ctl_doctor_find(d, several ? CTL_DOCTOR_OK : CTL_DOCTOR_WARN, "hosts",
-                        "start workers on a second host: copies go to different hosts then",
-                        several ? "workers are on different hosts"
-                                : "all workers are on one host: with it all copies of a session are lost");
+                        "start workers on a second host: copies then go to different hosts",
+                        several
+                            ? "workers are on different hosts"
+                            : "all workers are on one host: if it fails, all copies of a session are lost");
 }
 
 // ---- sessions and limits ----------------------------------------------------------------------------------
@@ -147,16 +148,16 @@ static void check_sessions(struct ctl_doctor *d, const banyan_cluster_info *info
     banyan_session_list_free(&list);
     if (unavailable)
         ctl_doctor_find(d, CTL_DOCTOR_FAIL, "sessions",
-                        "'banyanctl sessions' names them: start the workers again that have their parts",
+                        "'banyanctl sessions' names them: restart the workers that hold their parts",
                         "%u of %u sessions are unavailable", unavailable, n);
     if (degraded || info->thin_chunks)
-        ctl_doctor_find(d, CTL_DOCTOR_WARN, "copies",
-                        "'banyanctl wait whole' waits until they are there; more workers or memory, where it "
-                        "does not end",
-                        "%u of %u sessions are degraded, %" PRIu64 " chunks have too few copies", degraded, n,
-                        info->thin_chunks);
+        ctl_doctor_find(
+            d, CTL_DOCTOR_WARN, "copies",
+            "'banyanctl wait whole' waits until they are copied; add workers or memory if it does not return",
+            "%u of %u sessions are degraded, %" PRIu64 " chunks have too few copies", degraded, n,
+            info->thin_chunks);
     if (!unavailable && !degraded && !info->thin_chunks)
-        ctl_doctor_find(d, CTL_DOCTOR_OK, "sessions", "", "%u sessions, and all copies are there", n);
+        ctl_doctor_find(d, CTL_DOCTOR_OK, "sessions", "", "%u sessions, all copies present", n);
 }
 
 static void check_limits(struct ctl_doctor *d, const banyan_cluster_info *info)
@@ -169,8 +170,8 @@ static void check_limits(struct ctl_doctor *d, const banyan_cluster_info *info)
         if (!near && !l->refused)
             continue;
         all_right = false;
-        snprintf(advice, sizeof advice, "raise %s, or see who takes so much: 'banyanctl status'",
-                 l->flag[0] ? l->flag : "what it is a share of");
+        snprintf(advice, sizeof advice, "raise %s, or see what uses it: 'banyanctl status'",
+                 l->flag[0] ? l->flag : "the limit that it is a share of");
         ctl_doctor_find(d, CTL_DOCTOR_WARN, "limit", advice,
                         "%s%s%s: %.0f%% in use, reached %" PRIu64 " times", l->name,
                         l->worker[0] ? " of worker " : "", l->worker,
@@ -178,7 +179,7 @@ static void check_limits(struct ctl_doctor *d, const banyan_cluster_info *info)
     }
     if (all_right)
         ctl_doctor_find(d, CTL_DOCTOR_OK, "limits", "",
-                        "none is near, and none was reached since the coordinator's start");
+                        "no limit is close or has been hit since the coordinator's start");
 }
 
 void ctl_doctor_cluster(struct ctl_doctor *d)

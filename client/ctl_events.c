@@ -40,7 +40,7 @@ static bool kinds_parse(void)
     strcpy(names.text, given.kinds);
     for (char *one = strtok_r(names.text, ",", &rest); one; one = strtok_r(NULL, ",", &rest)) {
         if (!proto_event_kinds(one) || asks.n_kinds == NAMES_MAX) {
-            ctl_say(CTL_USAGE, "'%.40s' is no kind of events: 'banyanctl help events' lists them", one);
+            ctl_say(CTL_USAGE, "unknown event kind '%.40s': 'banyanctl help events' lists them", one);
             return false;
         }
         names.list[asks.n_kinds++] = one;
@@ -175,12 +175,12 @@ static void tell_gap(const banyan_events *page)
 {
     if (page->anew)
         fprintf(stderr,
-                "banyanctl: the coordinator has started anew, or another one serves (term %" PRIu64 ")\n",
+                "banyanctl: the coordinator has restarted, or another one is serving (term %" PRIu64 ")\n",
                 page->term);
     if (page->lost)
         fprintf(stderr,
                 "banyanctl: %" PRIu64
-                " events were lost: newer ones have taken their place in the coordinator's memory\n",
+                " events were lost: newer ones replaced them in the coordinator's memory\n",
                 page->lost);
 }
 
@@ -267,7 +267,7 @@ static enum ctl_exit follow(struct ctl *ctl, const struct kept *kept, size_t fro
         banyan_code code = banyan_events_read(ctl->client, &asks, &page, &error);
         if (code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED) {
             if (!away)
-                fprintf(stderr, "banyanctl: nobody answers; it goes on trying: %s\n", error.message);
+                fprintf(stderr, "banyanctl: no answer; still trying: %s\n", error.message);
             away = true;
             nanosleep(&(struct timespec){(time_t)(REST_NS / COMMON_NS_PER_S), 0}, NULL);
             continue;
@@ -307,39 +307,37 @@ static enum ctl_exit run_events(struct ctl *ctl, int n_args, char **args)
 
 static const struct common_option events_options[] = {
     {"follow", 'f', COMMON_OPTION_FLAG, &given.follow, NULL,
-     "Go on with what comes, a line each (with -o json: an object a line), until it is\ninterrupted; over "
-     "restarts of the "
-     "coordinator, too.",
+     "Print new events as they happen, one per line (with -o json: one object per line),\n"
+     "until interrupted, across restarts of the coordinator.",
      0, 0},
     {"since", 's', COMMON_OPTION_STRING, &given.since, "WHEN",
-     "From a moment on: 10m ago, 2026-11-25T17:00:00Z, or the local time without the Z. Or\nwhat comes "
-     "behind the event "
-     "with this number: 120, or TERM/120. Default: all.",
+     "Events since a time: 10m (ago), 2026-11-25T17:00:00Z, or local time without the Z; or\n"
+     "those after the event with this number: 120, or TERM/120. Default: all.",
      0, 0},
     {"kind", 'k', COMMON_OPTION_STRING, &given.kinds, "KIND,...",
      "Only these kinds, or groups of kinds: the word before the dash. Default: all.", 0, 0},
     {"severity", 0, COMMON_OPTION_STRING, &given.severity, "info|warn|error",
-     "Only this one and what is worse. Default: info.", 0, 0},
-    {"worker", 0, COMMON_OPTION_STRING, &given.worker, "WORKER", "Only about this worker.", 0, 0},
+     "Only this severity and above. Default: info.", 0, 0},
+    {"worker", 0, COMMON_OPTION_STRING, &given.worker, "WORKER", "Only events about this worker.", 0, 0},
     {"session", 0, COMMON_OPTION_STRING, &given.session, "SESSION",
-     "Only about this session: an id or a name, also one that is gone.", 0, 0},
+     "Only events about this session: an id or a name, even if it no longer exists.", 0, 0},
     {"limit", 'n', COMMON_OPTION_U64, &given.limit, "N",
-     "The newest N only. Default: all that are kept; with --follow and without --since 10.", 0, UINT32_MAX},
+     "Only the newest N. Default: all that are kept; 10 with --follow and no --since.", 0, UINT32_MAX},
     {0},
 };
 
 #define KIND_LINE(kind, name, most, seconds, what) "\n  " name ": " what "."
 
 const struct ctl_command ctl_events_commands[] = {
-    {"events", "", "what has happened: workers that came and went, sessions that lost copies, refusals",
-     "Shows what the coordinator has kept of what has happened, the oldest first: workers that came and "
-     "went, sessions\n"
-     "that lost copies, epochs, refusals, each with its reason. It keeps the newest 4096 (--events) in "
-     "memory, since its\n"
-     "start. What comes too often of one kind is one event with a count. The numbers of events rise; where "
-     "some are\n"
-     "missing, or the coordinator has started anew, a line on standard error says "
-     "so.\nKinds:" PROTO_EVENT_KINDS(KIND_LINE),
+    {"events", "", "list events: workers joining and leaving, sessions losing copies, refusals",
+     "Lists the coordinator's events, the oldest first: workers joining and leaving, sessions losing copies, "
+     "epochs,\n"
+     "refusals, each with its reason. It keeps the newest 4096 (--events) in memory since its start. "
+     "Frequent events of\n"
+     "one kind are grouped into one with a count. Event numbers rise; a line on standard error notes missing "
+     "events and\n"
+     "restarts of the coordinator.\n"
+     "Kinds:" PROTO_EVENT_KINDS(KIND_LINE),
      events_options, 0, 0, run_events, check_events},
     {0},
 };

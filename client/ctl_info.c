@@ -73,6 +73,7 @@ static enum ctl_exit show_status(struct ctl *ctl)
         ctl_json_u64(info.audit_differences), "audit_skipped", ctl_json_u64(info.audit_skipped), "kept_steps",
         ctl_json_u64(info.kept_steps), "kept_bytes", ctl_json_u64(info.kept_bytes));
     json_t *limits = limit_rows(ctl, &info);
+    uint64_t audit_every = info.audit_every;
     banyan_cluster_info_free(&info);
     static const struct ctl_column fields[] = {
         {"version", "version", CTL_TEXT},
@@ -85,22 +86,22 @@ static enum ctl_exit show_status(struct ctl *ctl)
         {"workers_slow", "workers slow", CTL_COUNT},
         {"capacity_bytes", "memory", CTL_BYTES},
         {"used_bytes", "memory used", CTL_BYTES},
-        {"cold_bytes", "of it on disk alone", CTL_BYTES},
+        {"cold_bytes", "on disk only", CTL_BYTES},
         {"sessions", "sessions", CTL_COUNT},
         {"chunks", "chunks", CTL_COUNT},
         {"steps", "steps", CTL_COUNT},
         {"frames", "frames", CTL_COUNT},
         {"clients", "clients", CTL_COUNT},
         {"thin_chunks", "chunks with too few copies", CTL_COUNT},
-        {"moves", "moves under way", CTL_COUNT},
+        {"moves", "moves in progress", CTL_COUNT},
         {"moved_chunks", "chunks moved", CTL_COUNT},
         {"moved_bytes", "bytes moved", CTL_BYTES},
-        {"audit_every", "one step audited in", CTL_COUNT},
+        {"audit_every", "audit rate", CTL_TEXT},
         {"audited", "steps audited", CTL_COUNT},
         {"audit_differences", "wrong answers found", CTL_COUNT},
         {"audit_skipped", "audits skipped", CTL_COUNT},
         {"kept_steps", "steps kept", CTL_COUNT},
-        {"kept_bytes", "memory of these", CTL_BYTES},
+        {"kept_bytes", "memory of kept steps", CTL_BYTES},
         {0},
     };
     if (ctl->json) {
@@ -108,6 +109,8 @@ static enum ctl_exit show_status(struct ctl *ctl)
         ctl_print_json(record);
         return CTL_OK;
     }
+    json_object_set_new(record, "audit_every",
+                        audit_every ? json_sprintf("1 in %" PRIu64, audit_every) : json_string("off"));
     static const struct ctl_column columns[] = {
         {"name", "LIMIT", CTL_TEXT},
         {"worker", "WORKER", CTL_TEXT},
@@ -151,8 +154,17 @@ static void print_no_device(const json_t *rows)
                        json_string_value(json_object_get(json_array_get(rows, k), "name")));
         if (same > NAMES_SHOWN)
             printf(" and %zu more", same - NAMES_SHOWN);
-        printf(same == 1 ? " computes on its processor: %s\n" : " compute on their processors: %s\n", why);
+        printf(same == 1 ? " uses its processor: %s\n" : " use their processors: %s\n", why);
     }
+}
+
+// A worker that has not computed yet has no last step.
+static void blank_times(json_t *rows)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(rows, i, row) if (json_integer_value(json_object_get(row, "last_compute_ns")) == 0)
+        json_object_set_new(row, "last_compute_ns", json_null());
 }
 
 static enum ctl_exit show_workers(struct ctl *ctl)
@@ -204,11 +216,13 @@ static enum ctl_exit show_workers(struct ctl *ctl)
         {"engine", "ENGINE", CTL_TEXT},
         {"version", "VERSION", CTL_TEXT},
         {"endpoint", "ENDPOINT", CTL_TEXT},
-        {"drain_reason", "DRAINED FOR", CTL_TEXT},
+        {"drain_reason", "DRAIN REASON", CTL_TEXT},
         {0},
     };
     if (json_array_size(rows) == 0)
         fprintf(stderr, "no workers: start some with banyan-worker --coordinator ENDPOINT\n");
+    if (!ctl->json)
+        blank_times(rows);
     ctl_print_rows(ctl, json_incref(rows), columns);
     if (!ctl->json)
         print_no_device(rows);
@@ -262,7 +276,7 @@ static enum ctl_exit run_plan(struct ctl *ctl, int n_args, char **args)
                                  "nodes", nodes));
     } else {
         ctl_print_tree(ctl, nodes, columns);
-        printf("\nengine %s, epoch %" PRIu64 ", predicted %.1f us a row, digest 0x%016" PRIx64 "\n%s\n",
+        printf("\nengine %s, epoch %" PRIu64 ", predicted %.1f us per row, digest 0x%016" PRIx64 "\n%s\n",
                plan.engine, plan.epoch, plan.predicted_us, plan.digest, plan.why);
     }
     banyan_plan_info_free(&plan);
@@ -293,7 +307,7 @@ static enum ctl_exit run_ping(struct ctl *ctl, int n_args, char **args)
                                  (double)least / 1e3, "mean_us", (double)sum / (double)ping_count / 1e3,
                                  "max_us", (double)most / 1e3));
     else
-        printf("least %s, mean %s, most %s\n", common_format_ns(least, buf[0], sizeof buf[0]),
+        printf("min %s, mean %s, max %s\n", common_format_ns(least, buf[0], sizeof buf[0]),
                common_format_ns(sum / ping_count, buf[1], sizeof buf[1]),
                common_format_ns(most, buf[2], sizeof buf[2]));
     return CTL_OK;
@@ -305,28 +319,27 @@ static const struct common_option watch_options[] = {
 };
 
 static const struct common_option ping_options[] = {
-    {"count", 'c', COMMON_OPTION_U64, &ping_count, "N", "How many times. Default: 4.", 1, 1000000},
+    {"count", 'c', COMMON_OPTION_U64, &ping_count, "N", "Number of round trips. Default: 4.", 1, 1000000},
     {0},
 };
 
 const struct ctl_command ctl_info_commands[] = {
-    {"status", "", "the cluster in a few lines, and how near each limit is",
-     "Shows the cluster in a few lines, then each limit of the coordinator: what is in use, the\nmost that "
-     "may be, how often it was reached since the start, and the flag that raises it. Of limits\nthat each "
-     "worker has: those of the worker that is nearest to it.",
+    {"status", "", "show the cluster and its limits",
+     "Shows a summary of the cluster, then each limit of the coordinator: what is in use, the\n"
+     "maximum, how often it was reached since the start, and the flag that raises it. For limits\n"
+     "of workers it shows the worker closest to its limit.",
      watch_options, 0, 0, run_status, NULL},
-    {"workers", "", "all workers, their memory, speed and work",
-     "Shows all workers. MEMORY is what may hold keys and values: a worker's --memory without what it\nkeeps "
-     "for "
-     "messages, partial results and workspaces (of 256M: 128 MiB; 'banyan-worker --help').\nOf a worker that "
-     "is lost "
-     "there is none. Below the table: why workers compute on their processors, though they were to\nlook for "
-     "a device (--device auto) and their machines have hardware for one.",
+    {"workers", "", "list workers, their memory, speed and work",
+     "Lists all workers. MEMORY is what may hold keys and values: a worker's --memory without the part\n"
+     "for messages, partial results and workspaces (of 256M: 128 MiB; 'banyan-worker --help').\n"
+     "A lost worker shows none. Below the table: why workers with --device auto use their processors "
+     "although their\n"
+     "machines have hardware for a device.",
      watch_options, 0, 0, run_workers, NULL},
-    {"plan", "SESSION", "the tree that answers a session's steps",
-     "Draws the tree of workers that answers the steps of a session (id or name),\nwith the part of each and "
-     "why it has this shape.",
+    {"plan", "SESSION", "show the tree that answers a session's steps",
+     "Draws the tree of workers that answers the steps of a session (id or name), with the part of each and\n"
+     "the reason for its shape.",
      NULL, 1, 1, run_plan, NULL},
-    {"ping", "", "round trips to the coordinator", NULL, ping_options, 0, 0, run_ping, NULL},
+    {"ping", "", "measure round trips to the coordinator", NULL, ping_options, 0, 0, run_ping, NULL},
     {0},
 };

@@ -100,7 +100,7 @@ static enum ctl_exit find_endpoint(const banyan_cluster_info *info, const struct
         else if (!proto_endpoint_is_any(&e))
             snprintf(host, sizeof host, "%s", e.host);
         else if (!given_host(list, host) && !own_address(host))
-            return ctl_say(CTL_STATE, "this machine has no address but loopback: give --host NAME");
+            return ctl_say(CTL_STATE, "this machine has only loopback addresses: give --host NAME");
         snprintf(e.host, sizeof e.host, "%.255s", host);
         proto_endpoint_format(&e, out->coordinators);
         return CTL_OK;
@@ -108,7 +108,7 @@ static enum ctl_exit find_endpoint(const banyan_cluster_info *info, const struct
     return ctl_say(
         CTL_STATE,
         info->n_endpoints
-            ? "the coordinator listens at no address that workers of other machines can dial: start "
+            ? "the coordinator listens at no address that workers on other machines can dial: start "
               "it with --listen nng+tcp://0.0.0.0:7411,tcp://0.0.0.0:7412, --token-file and, without TLS, "
               "--insecure"
             : "the coordinator is of an older version, which does not say where it listens");
@@ -154,11 +154,11 @@ static enum ctl_exit find_secret(struct join *out)
 // The worker's certificate is its own, and is made where the authority's key is.
 static void say_certificate(const char *folder)
 {
-    printf("# Where the authority's key is: banyanctl pki issue CA --role=worker --host=NAME --name=worker "
-           "--out=worker-tls,\n"
+    printf("# On the machine with the CA's key: banyanctl pki issue CA --role=worker --host=NAME "
+           "--name=worker --out=worker-tls,\n"
            "# with the other machine's names and addresses as NAME. Copy worker-tls/worker.pem, worker.key "
-           "and ca.pem of that "
-           "there,\n# to %s.\n",
+           "and ca.pem to that\n"
+           "# machine, to %s.\n",
            folder);
 }
 
@@ -167,24 +167,22 @@ static void say_copy(const struct join *join, const char *secret_at, const char 
     if (join->secret[0])
         printf("(umask 077 && echo %s > %s)\n", join->secret, secret_at);
     else if (join->secret_file[0])
-        printf("# Copy %s of this machine to %s there, mode 0600: the cluster's secret.\n", join->secret_file,
-               secret_at);
+        printf("# Copy %s from this machine to %s there, mode 0600: the cluster's secret.\n",
+               join->secret_file, secret_at);
     else
-        printf("# Copy the cluster's secret to %s there, mode 0600: the file that the coordinator has as "
-               "--secret-file.\n",
+        printf("# Copy the cluster's secret to %s there, mode 0600: the coordinator's --secret-file.\n",
                secret_at);
     if (join->needs_token)
         printf("# Copy the token's file to %s there, mode 0600: clients put keys and values at workers with "
                "it.\n",
                token_at);
     else if (!join->passes)
-        printf(
-            "# This cluster is without a token: who reaches the worker and has a ticket puts keys and values "
-            "there.\n");
+        printf("# This cluster has no token: anyone who can reach the worker and has a ticket can put keys "
+               "and values there.\n");
     if (!join->tls)
-        printf("# This cluster is without TLS: --insecure lets the worker listen where others reach it, and "
-               "all that "
-               "goes over the\n# network can be read there.\n");
+        printf("# This cluster has no TLS: --insecure lets the worker listen where others can reach it, and "
+               "all traffic can be\n"
+               "# read on the network.\n");
 }
 
 static void print_shell(const struct join *join)
@@ -202,8 +200,7 @@ static void print_systemd(const struct join *join)
 {
     say_copy(join, "/etc/banyan/cluster.secret", "/etc/banyan/token");
     if (join->tls) {
-        say_certificate(
-            "/etc/banyan: worker.key as tls.key, mode 0600, which the unit takes from there by itself");
+        say_certificate("/etc/banyan: worker.key as tls.key, mode 0600, where the unit finds it by itself");
         printf("printf 'tls-cert = /etc/banyan/worker.pem\\ntls-ca = /etc/banyan/ca.pem\\n' | sudo tee -a "
                "/etc/banyan/worker.conf\n");
     }
@@ -248,9 +245,8 @@ static enum ctl_exit run_join(struct ctl *ctl, int n_args, char **args)
     if (given.host || list.n == 0 || !take_given(&list, &join))
         exit_code = find_endpoint(&info, &list, &join);
     if (exit_code == CTL_OK && (!is_plain(join.coordinators) || !is_plain(info.version)))
-        exit_code =
-            ctl_say(CTL_STATE, "what the coordinator calls its address or version is none, and could do harm "
-                               "in a shell: give --host, and look at who answers there");
+        exit_code = ctl_say(CTL_STATE, "the address or version that the coordinator reports is malformed and "
+                                       "unsafe in a shell: give --host, and check what answers there");
     join.tls = proto_endpoint_has_tls(join.coordinators);
     if (exit_code == CTL_OK)
         exit_code = find_secret(&join);
@@ -287,31 +283,34 @@ static enum ctl_exit check_join(int n_args, char **args)
             proto_endpoint_parse(text, &e, NULL) == COMMON_OK && !proto_endpoint_is_any(&e))
             return CTL_OK;
     }
-    return ctl_say(CTL_USAGE, "--host '%.100s' is no name or address, as in --host 10.0.0.5", given.host);
+    return ctl_say(CTL_USAGE, "--host '%.100s' is not a name or an address, as in --host 10.0.0.5",
+                   given.host);
 }
 
 static const struct common_option join_options[] = {
     {"form", 0, COMMON_OPTION_STRING, &given.form, "shell|systemd",
-     "How the worker is started there: by hand, from any folder; or as a unit of the package\nbanyan-worker. "
-     "Default: shell.",
+     "How to start the worker there: by hand, from any folder, or as a unit of the package\n"
+     "banyan-worker. Default: shell.",
      0, 0},
     {"host", 0, COMMON_OPTION_STRING, &given.host, "NAME",
-     "Name or address by which the other machine reaches the coordinator. Default: where this\ncommand "
-     "reaches it; over loopback, an address of this machine.",
+     "Name or address by which the other machine reaches the coordinator. Default: the address\n"
+     "that this command uses; for loopback, an address of this machine.",
      0, 0},
     {"secret-file", 's', COMMON_OPTION_STRING, &given.secret_file, "FILE",
-     "Where the cluster's secret is on this machine. Default: where daemons look for it, and\n"
+     "The cluster's secret on this machine. Default: where daemons look for it, then\n"
      "/etc/banyan/cluster.secret.",
      0, 0},
     {"show-secret", 0, COMMON_OPTION_FLAG, &given.show_secret, NULL,
-     "Print the secret as well, in a line that makes its file: who sees it is the cluster's\nmaster.", 0, 0},
+     "Also print the secret, in a line that creates its file: anyone who sees it controls the\ncluster.", 0,
+     0},
     {0},
 };
 
 const struct ctl_command ctl_join_commands[] = {
-    {"join-command", "", "the line by which a worker on another machine joins this cluster",
-     "Prints what to do on another machine, so that a worker there joins this cluster: the files to copy to "
-     "it, as\ncomments, and the line to run. The secret is not printed.",
+    {"join-command", "", "print how a worker on another machine joins this cluster",
+     "Prints what to do on another machine to make a worker there join this cluster: the files to copy to "
+     "it, as\n"
+     "comments, and the line to run. The secret is not printed.",
      join_options, 0, 0, run_join, check_join},
     {0},
 };

@@ -61,10 +61,10 @@ enum ctl_exit ctl_kv_wanted(const struct ctl_kv *kv, const banyan_spec *spec, ui
     if (kind.q_heads == 0 || (spec->shares && spec->shares[layer] != BANYAN_SHARES_NONE))
         return ctl_say(CTL_REFUSED, "layer %u of the session has no K and V of its own", layer);
     if (kind.v_in_k && (kv->v || kv->v_scale))
-        return ctl_say(CTL_REFUSED, "'%.60s': V lies in K in layer %u of the session",
+        return ctl_say(CTL_REFUSED, "'%.60s': in layer %u of the session values are part of the keys",
                        (kv->v ? kv->v : kv->v_scale)->name, layer);
     if (!kv->k || (!kv->v && !kind.v_in_k))
-        return ctl_say(CTL_REFUSED, "k and v go together: %s%s is missing in the file", prefix,
+        return ctl_say(CTL_REFUSED, "k and v belong together: %s%s is missing in the file", prefix,
                        kv->k ? "v" : "k");
     return CTL_OK;
 }

@@ -43,7 +43,7 @@ enum ctl_exit ctl_layers_collect(const struct common_safetensors *file, const ba
         const char *which;
         if (!parse_name(t->name, &layer, &which)) {
             fprintf(stderr,
-                    "banyanctl: tensor '%.80s' is left out: names are layers.N.k, layers.N.v, "
+                    "banyanctl: tensor '%.80s' is skipped: names are layers.N.k, layers.N.v, "
                     "layers.N.k_scale and layers.N.v_scale\n",
                     t->name);
             continue;

@@ -179,7 +179,7 @@ static void add_step(struct means *means, const banyan_mass *m)
 
 static void print_top(struct means *means)
 {
-    printf("\nWhere they looked most, on average (an even share would be %.4g %%):\n", 100.0 / means->n_bins);
+    printf("\nHighest attention, on average (an even share is %.4g %%):\n", 100.0 / means->n_bins);
     for (int i = 0; i < TOP && i < (int)means->n_bins; i++) {
         uint32_t most = 0;
         for (uint32_t b = 1; b < means->n_bins; b++)
@@ -228,8 +228,8 @@ static void print_means(const struct ctl *ctl, const struct ctl_seen *seen)
     }
     static const struct ctl_column columns[] = {{"name", "WORKER", CTL_TEXT},
                                                 {"tokens", "TOKENS", CTL_COUNT},
-                                                {"share", "OF TOKENS", CTL_TEXT},
-                                                {"mass", "OF MASS", CTL_TEXT},
+                                                {"share", "TOKEN SHARE", CTL_TEXT},
+                                                {"mass", "MASS SHARE", CTL_TEXT},
                                                 {0}};
     printf("\n");
     ctl_print_rows(ctl, means.workers, columns);
@@ -254,9 +254,9 @@ enum ctl_exit ctl_run_mass(struct ctl *ctl, int n_args, char **args)
     } else {
         char age[32];
         printf("Attention mass of the last row of each step, %s; the newest was answered %s ago.\n"
-               "A cell is half as high as the next where it holds half as much; empty below 1/256 of the "
-               "row's largest.\n\n",
-               ctl_watch_given.heads ? "head by head" : "mean over the query heads",
+               "Half as much mass is one step lower; empty below 1/256 of the row's largest.\n"
+               "\n",
+               ctl_watch_given.heads ? "by query head" : "mean over the query heads",
                common_format_ns(seen.watch.steps[seen.watch.n - 1].age_ns, age, sizeof age));
         draw_steps(&seen, cells);
         print_means(ctl, &seen);

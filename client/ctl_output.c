@@ -253,17 +253,16 @@ static const char *next_step_of_reason(const banyan_error *error)
         const char *reason, *step;
     } steps[] = {
         {BANYAN_UNAVAILABLE, "MISSING_RANGE",
-         "'banyanctl workers' shows who is not there: start these workers again, and it goes on by itself"},
+         "'banyanctl workers' shows which workers are missing: start them again, and it continues by itself"},
         {BANYAN_FAILED_PRECONDITION, "HOLE",
-         "'banyanctl attach' sends the tokens, 'banyanctl session commit SESSION FIRST COUNT' makes those "
-         "that are there "
-         "visible; 'banyanctl session show SESSION' has the holes"},
-        {BANYAN_UNAVAILABLE, "QUARANTINE", "'banyanctl quarantine' lists what is held back"},
+         "'banyanctl attach' sends the tokens, 'banyanctl session commit SESSION FIRST COUNT' makes attached "
+         "ones visible; 'banyanctl session show SESSION' lists the holes"},
+        {BANYAN_UNAVAILABLE, "QUARANTINE", "'banyanctl quarantine list' shows what is held back"},
         {BANYAN_UNAVAILABLE, "RESTORED",
-         "'banyanctl workers' shows who is there; when all are, 'banyanctl accept' lets it be served"},
+         "'banyanctl workers' shows which workers are back; when all are, run 'banyanctl accept'"},
     };
     if (strcmp(error->reason, "TOKEN") == 0)
-        return "'banyanctl token list' shows the tokens, and what each permits";
+        return "'banyanctl token list' shows the tokens and what each permits";
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
         if (error->code == steps[i].code && strcmp(error->reason, steps[i].reason) == 0)
             return steps[i].step;
@@ -284,7 +283,7 @@ static const char *next_step(banyan_code code)
     case BANYAN_NOT_FOUND:
         return "'banyanctl sessions' lists the sessions";
     case BANYAN_RESOURCE_EXHAUSTED:
-        return "'banyanctl workers' shows the memory; delete sessions, or add workers";
+        return "'banyanctl workers' shows the memory; delete sessions or add workers";
     case BANYAN_ABORTED:
         return "try again";
     case BANYAN_ALREADY_EXISTS:
@@ -293,9 +292,10 @@ static const char *next_step(banyan_code code)
         return "'banyanctl session show SESSION' shows the length of each layer; attach and commit what "
                "is missing";
     case BANYAN_OUT_OF_RANGE:
-        return "'banyanctl session show SESSION' says how many tokens there are";
+        return "'banyanctl session show SESSION' shows how many tokens there are";
     case BANYAN_INVALID_ARGUMENT:
-        return "'banyanctl help COMMAND' says what it takes; 'banyanctl session show SESSION' has the shapes";
+        return "'banyanctl help COMMAND' describes the input; 'banyanctl session show SESSION' shows the "
+               "shapes";
     case BANYAN_DATA_LOSS:
         return "'banyanctl session truncate' to a length before the lost tokens and attach them again, or "
                "'banyanctl session delete'";

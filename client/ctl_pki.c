@@ -73,7 +73,7 @@ static json_t *roles_text(unsigned roles, bool authority)
     char text[64];
     snprintf(text, sizeof text, "%s%s%s", roles & CTL_PKI_COORDINATOR ? ", coordinator" : "",
              roles & CTL_PKI_WORKER ? ", worker" : "", roles & CTL_PKI_CLIENT ? ", client" : "");
-    return json_string(*text ? text + 2 : authority ? "authority" : "none of Banyan's");
+    return json_string(*text ? text + 2 : authority ? "authority" : "not a Banyan role");
 }
 
 static json_t *facts_json(const struct ctl *ctl, const struct ctl_pki_facts *facts)
@@ -152,7 +152,7 @@ static enum ctl_exit run_init(struct ctl *ctl, int n_args, char **args)
     struct ctl_pki_pair pair = {0};
     struct common_error err;
     if (!common_random(&mark, sizeof mark))
-        return ctl_say(CTL_INTERNAL, "the system gives no random bytes");
+        return ctl_say(CTL_INTERNAL, "cannot get random bytes");
     // So that the next authority, which stands beside this one for a while, has another name.
     snprintf(name, sizeof name, "banyan CA %08" PRIx32, mark);
     struct ctl_pki_wish wish = wish_of(given.name ? given.name : name, AUTHORITY_DAYS);
@@ -192,6 +192,10 @@ static enum ctl_exit issue(const struct ctl *ctl, const char *dir, const char *n
         code = ctl_pki_make(&with_key, &authority, &pair, &err);
     if (code == COMMON_OK)
         code = ctl_pki_write(out, name, &pair, given.replace || given.keep_key, &err);
+    if (code == COMMON_ALREADY_EXISTS) {
+        const struct common_error there = err;
+        code = common_error_set(&err, code, "%.300s; use --replace", there.message);
+    }
     if (code == COMMON_OK)
         code = ctl_pki_write_authority(out, authority.cert, &err);
     enum ctl_exit exit_code = code == COMMON_OK ? tell_made(ctl, out, name, &pair) : fail(&err);
@@ -212,11 +216,10 @@ static enum ctl_exit run_issue(struct ctl *ctl, int n_args, char **args)
     if (ctl_pki_roles_parse(given.role, &roles, &err) != COMMON_OK)
         return ctl_say(CTL_USAGE, "--role: %s", err.message);
     if (given.worker && !(roles & CTL_PKI_WORKER))
-        return ctl_say(CTL_USAGE, "--worker goes with --role worker");
+        return ctl_say(CTL_USAGE, "--worker needs --role worker");
     if (!given.host && roles != CTL_PKI_CLIENT)
-        return ctl_say(CTL_USAGE,
-                       "a daemon's certificate needs --host: the names and addresses by which it is "
-                       "dialled, separated by commas");
+        return ctl_say(CTL_USAGE, "a daemon's certificate needs --host: the names and addresses at which it "
+                                  "is dialled, separated by commas");
     default_name(name, sizeof name);
     if (given.name)
         snprintf(name, sizeof name, "%s", given.name);
@@ -272,50 +275,50 @@ static enum ctl_exit run_show(struct ctl *ctl, int n_args, char **args)
 static const struct common_option init_options[] = {
     {"name", 0, COMMON_OPTION_STRING, &given.name, "NAME",
      "Common name of its subject. Default: banyan CA and eight random digits.", 0, 0},
-    {"days", 0, COMMON_OPTION_U64, &given.days, "N", "For so long it is valid. Default: 3650.", 1, DAYS_MAX},
+    {"days", 0, COMMON_OPTION_U64, &given.days, "N", "Days until it expires. Default: 3650.", 1, DAYS_MAX},
     {0},
 };
 
 static const struct common_option issue_options[] = {
     {"role", 0, COMMON_OPTION_STRING, &given.role, "ROLE,...",
-     "Whose it is: coordinator, worker or client, or several. Required.", 0, 0},
+     "Role of its owner: coordinator, worker or client, or several. Required.", 0, 0},
     {"host", 0, COMMON_OPTION_STRING, &given.host, "HOST,...",
-     "Names and addresses by which the daemon is dialled, separated by commas: who dials it\ncompares them. "
-     "A client's certificate needs none. Default: none.",
+     "Names and addresses at which the daemon is dialled, separated by commas: the dialler\n"
+     "checks them. A client's certificate needs none. Default: none.",
      0, 0},
     {"worker", 0, COMMON_OPTION_STRING, &given.worker, "NAME,...",
-     "Names that the worker may have (its --name), separated by commas: the coordinator lets it in\n"
-     "under no other one. Default: any.",
+     "Names that the worker may use (its --name), separated by commas: the coordinator accepts\n"
+     "no other. Default: any.",
      0, 0},
     {"name", 0, COMMON_OPTION_STRING, &given.name, "NAME",
      "Common name of its subject, and of its files. Default: role and first host, as in\nworker-10.0.0.5.", 0,
      0},
-    {"days", 0, COMMON_OPTION_U64, &given.days, "N", "For so long it is valid. Default: 365.", 1, DAYS_MAX},
+    {"days", 0, COMMON_OPTION_U64, &given.days, "N", "Days until it expires. Default: 365.", 1, DAYS_MAX},
     {"out", 0, COMMON_OPTION_STRING, &given.out, "DIR",
-     "Where NAME.pem, NAME.key and a copy of ca.pem are put. Default: the authority's folder.", 0, 0},
+     "Folder for NAME.pem, NAME.key and a copy of ca.pem. Default: the CA's folder.", 0, 0},
     {"replace", 0, COMMON_OPTION_FLAG, &given.replace, NULL,
-     "Put it in the place of what has these names: then SIGHUP to the daemon.", 0, 0},
+     "Replace existing files of these names; then send SIGHUP to the daemon.", 0, 0},
     {"keep-key", 0, COMMON_OPTION_FLAG, &given.keep_key, NULL,
-     "The same, but for the key that is there: for a daemon whose key is a copy, as with systemd.", 0, 0},
+     "The same, but keep the existing key: for a daemon that has a copy of it, as with systemd.", 0, 0},
     {0},
 };
 
 const struct ctl_command ctl_pki_commands[] = {
-    {"pki init", "DIR", "make a small certificate authority in a folder",
-     "Makes a certificate authority, for those who have none: DIR/ca.pem, which every daemon and client "
-     "gets, "
-     "and\nDIR/ca.key, which stays where it is and is needed by 'pki issue' alone. EC P-256. What is there "
-     "already is\nnever written over. No coordinator is asked.",
+    {"pki init", "DIR", "create a small certificate authority (CA)",
+     "Creates a certificate authority, if you have none: DIR/ca.pem, which every daemon and client needs, "
+     "and\n"
+     "DIR/ca.key, which stays in place and is used only by 'pki issue'. EC P-256. Existing files are never\n"
+     "overwritten. No coordinator is contacted.",
      init_options, 1, 1, run_init, NULL},
-    {"pki issue", "DIR --role=ROLE", "make a key and its certificate, signed by that authority",
-     "Makes a key and its certificate, signed by the authority in DIR. The certificate says the owner's "
-     "role: "
-     "a\nworker's key cannot pass for a coordinator's.",
+    {"pki issue", "DIR --role=ROLE", "create a key and a certificate signed by the CA",
+     "Creates a key and its certificate, signed by the CA in DIR. The certificate names the owner's role, so "
+     "a\n"
+     "worker's key cannot be used as a coordinator's.",
      issue_options, 1, 1, run_issue, NULL},
-    {"pki show", "FILE", "what the certificates of a file say",
-     "Shows subject, role, hosts, expiry and fingerprint of each certificate of a PEM file. It does not "
-     "check "
-     "who has\nsigned them.",
+    {"pki show", "FILE", "show the certificates in a file",
+     "Shows subject, role, hosts, expiry and fingerprint of each certificate in a PEM file. It does not "
+     "check who\n"
+     "signed them.",
      NULL, 1, 1, run_show, NULL},
     {0},
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small certificate authority in a folder, for those who have none: ca.pem and ca.key there, EC P-256, SHA-256. What it
-// signs says the owner's role in a URI of its subjectAltName, which daemons ask of each other (docs/WIRE.md): so a worker
+// signs says the owner's role in a URI of its subjectAltName, which daemons ask of each other (docs/reference/wire.md): so a worker
 // cannot pass for a coordinator. Blocks on files and on nothing else; any thread.
 #ifndef CLIENT_CTL_PKI_H
 #define CLIENT_CTL_PKI_H

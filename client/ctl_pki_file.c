@@ -47,8 +47,7 @@ static bool write_all(int fd, const char *data, size_t len)
 
 static enum common_code exists(const char *path, struct common_error *err)
 {
-    return common_error_set(err, COMMON_ALREADY_EXISTS, "'%.200s' is there already, and is left as it is",
-                            path);
+    return common_error_set(err, COMMON_ALREADY_EXISTS, "'%.200s' already exists", path);
 }
 
 // Written aside, and put into its place by link (nobody was first) or rename (whoever was gives way).
@@ -154,18 +153,17 @@ static enum common_code open_key(const char *path, const char *hint, FILE **out,
     struct stat st;
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 && errno == ENOENT)
-        return common_error_set(err, COMMON_NOT_FOUND, "there is no '%.200s'%s", path, hint);
+        return common_error_set(err, COMMON_NOT_FOUND, "'%.200s' does not exist%s", path, hint);
     if (fd < 0)
         return cannot(path, "opened", err);
     enum common_code code = COMMON_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
         code = common_error_set(err, COMMON_INVALID_ARGUMENT, "'%.200s' is not a regular file", path);
     else if (st.st_mode & 077)
-        code = common_error_set(
-            err, COMMON_PERMISSION_DENIED,
-            "'%.200s' has mode %04o, so that others can reach this key: chmod 600 it, and make another "
-            "if they may have read it",
-            path, (unsigned)st.st_mode & 07777);
+        code = common_error_set(err, COMMON_PERMISSION_DENIED,
+                                "'%.200s' has mode %04o, so others can access this key: use chmod 600, and "
+                                "create another if they may have read it",
+                                path, (unsigned)st.st_mode & 07777);
     if (code == COMMON_OK && !(*out = fdopen(fd, "r")))
         code = cannot(path, "opened", err);
     if (code != COMMON_OK)
@@ -193,7 +191,7 @@ enum common_code ctl_pki_load_key(const char *dir, const char *name, EVP_PKEY **
 {
     char path[PATH_MAX];
     enum common_code code = name_path(dir, name, "key", path, err);
-    return code == COMMON_OK ? load_key(path, ": without --keep-key one is made", out, err) : code;
+    return code == COMMON_OK ? load_key(path, ": without --keep-key one is created", out, err) : code;
 }
 
 static enum common_code check_authority(const char *path, const struct ctl_pki_pair *pair,
@@ -202,11 +200,10 @@ static enum common_code check_authority(const char *path, const struct ctl_pki_p
     bool belongs = X509_check_private_key(pair->cert, pair->key) == 1;
     ERR_clear_error();
     if (!belongs)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "'%.200s' is not the certificate of the key beside it", path);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "'%.200s' does not match the key beside it",
+                                path);
     if (X509_check_ca(pair->cert) != 1 || !(X509_get_key_usage(pair->cert) & KU_KEY_CERT_SIGN))
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "'%.200s' is not the certificate of an authority", path);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "'%.200s' is not a CA certificate", path);
     return COMMON_OK;
 }
 
@@ -218,7 +215,7 @@ enum common_code ctl_pki_load_authority(const char *dir, struct ctl_pki_pair *ou
     struct ctl_pki_pair pair = {0};
     enum common_code code = name_path(dir, AUTHORITY, "key", path, err);
     if (code == COMMON_OK)
-        code = load_key(path, ": 'banyanctl pki init' makes an authority", &pair.key, err);
+        code = load_key(path, ": 'banyanctl pki init' creates a CA", &pair.key, err);
     if (code == COMMON_OK)
         code = name_path(dir, AUTHORITY, "pem", path, err);
     if (code == COMMON_OK)

@@ -41,8 +41,7 @@ enum common_code ctl_pki_roles_parse(const char *text, unsigned *out, struct com
         if (i == N_ROLES)
             return common_error_set(
                 err, COMMON_INVALID_ARGUMENT,
-                "'%.*s' is not a role: coordinator, worker or client, or several, separated "
-                "by commas",
+                "'%.*s' is not a role: use coordinator, worker or client, or several, separated by commas",
                 (int)(len < 40 ? len : 40), word);
         found |= roles[i].role;
         word += len;
@@ -60,7 +59,7 @@ static enum common_code failed(const char *what, struct common_error *err)
     char why[120];
     ERR_error_string_n(ERR_get_error(), why, sizeof why);
     ERR_clear_error();
-    return common_error_set(err, COMMON_INTERNAL, "OpenSSL cannot make %s: %s", what, why);
+    return common_error_set(err, COMMON_INTERNAL, "OpenSSL cannot create %s: %s", what, why);
 }
 
 static enum common_code check_name(const char *name, struct common_error *err)
@@ -115,7 +114,7 @@ static enum common_code add_hosts(GENERAL_NAMES *names, const char *hosts, struc
             width = 16;
         else if (!is_dns_name(host))
             return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                    "--host '%.*s' is neither a name nor an address, as in --host a,10.0.0.5",
+                                    "--host '%.*s' is not a name or an address, as in --host a,10.0.0.5",
                                     (int)(len < 100 ? len : 100), at);
         if (++n > CTL_PKI_HOSTS)
             return common_error_set(err, COMMON_INVALID_ARGUMENT, "--host: at most %d names and addresses",
@@ -241,8 +240,7 @@ static enum common_code check_wish(const struct ctl_pki_wish *wish, const struct
     if (code == COMMON_OK && by && wish->till_s > signer.till_s)
         code = common_error_set(
             err, COMMON_FAILED_PRECONDITION,
-            "it would outlive the authority that signs it, which expires in %lld days: give fewer "
-            "--days, or make a new authority",
+            "it would outlive its CA, which expires in %lld days: give fewer --days, or create a new CA",
             (long long)((signer.till_s - wish->from_s) / 86400));
     return code;
 }

@@ -187,7 +187,7 @@ static enum ctl_exit ask(const struct ctl *ctl, const char *address, struct answ
         address += strlen(HTTPS);
     snprintf(url, sizeof url, "tcp://%.280s", address);
     if (proto_endpoint_parse(url, &endpoint, NULL) != COMMON_OK || !endpoint.port)
-        return ctl_say(CTL_USAGE, "'%.100s' is no HOST:PORT, as in %s", address, ADDRESS);
+        return ctl_say(CTL_USAGE, "'%.100s' is not a HOST:PORT, as in %s", address, ADDRESS);
     snprintf(request, sizeof request, "GET /%s?verbose HTTP/1.1\r\nHost: %.280s\r\nConnection: close\r\n\r\n",
              ready ? "readyz" : "livez", address);
     int fd = dial(&endpoint, deadline_ns);
@@ -204,7 +204,7 @@ static enum ctl_exit ask(const struct ctl *ctl, const char *address, struct answ
         return exit_code;
     return read_answer(text, out)
                ? CTL_OK
-               : ctl_say(CTL_UNAVAILABLE, "what answers at %.100s is no daemon of Banyan", address);
+               : ctl_say(CTL_UNAVAILABLE, "what answers at %.100s is not a Banyan daemon", address);
 }
 
 static enum ctl_exit run_probe(struct ctl *ctl, int n_args, char **args)
@@ -227,15 +227,17 @@ static enum ctl_exit run_probe(struct ctl *ctl, int n_args, char **args)
 
 static const struct common_option probe_options[] = {
     {"ready", 0, COMMON_OPTION_FLAG, &ready, NULL,
-     "Whether it serves, and not only whether it lives: /readyz, not /livez.", 0, 0},
+     "Check whether the daemon is ready, not just alive: /readyz instead of /livez.", 0, 0},
     {0},
 };
 
 const struct ctl_command ctl_probe_commands[] = {
-    {"probe", "[HOST:PORT|https://HOST:PORT]", "whether a daemon is alive, for supervisors and containers",
-     "Asks the --http of a coordinator or a worker whether it is alive, and ends with 0 where it is, with 5 "
-     "where it is\nnot or nobody answers, with 6 where no answer comes within --timeout. Default: "
-     "BANYAN_HTTP, else " ADDRESS ".\nhttps:// where the daemon speaks that (--http-tls), with --tls-ca.",
+    {"probe", "[HOST:PORT|https://HOST:PORT]",
+     "check whether a daemon is alive, for supervisors and containers",
+     "Asks the --http endpoint of a coordinator or worker whether it is alive. Exits with 0 if it is, with 5 "
+     "if it is not\n"
+     "or does not respond, and with 6 if no answer arrives within --timeout. Default: BANYAN_HTTP, "
+     "else " ADDRESS ".\nUse https:// if the daemon does (--http-tls), with --tls-ca.",
      probe_options, 0, 1, run_probe, NULL},
     {0},
 };

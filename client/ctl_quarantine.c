@@ -18,8 +18,8 @@ static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
         const banyan_quarantined *q = &list.sessions[i];
         json_array_append_new(rows, json_pack("{s:s, s:o, s:o, s:s, s:o}", "worker", q->worker, "session",
                                               ctl_json_id(q->session), "bytes", ctl_json_u64(q->bytes), "why",
-                                              q->newer ? "newer than the store" : "unknown to the store",
-                                              "life", ctl_json_id(q->life)));
+                                              q->newer ? "newer than the store" : "not in the store", "life",
+                                              ctl_json_id(q->life)));
     }
     static const struct ctl_column columns[] = {
         {"worker", "WORKER", CTL_TEXT}, {"session", "SESSION", CTL_TEXT}, {"bytes", "MEMORY", CTL_BYTES},
@@ -79,7 +79,7 @@ static bool drop_may(struct ctl *ctl, const char *worker, enum ctl_exit *exit_co
     if (drop.session && !sessions) {
         *exit_code =
             ctl_say(CTL_NOT_FOUND,
-                    "%s has no such session in quarantine: 'banyanctl quarantine list' has them", worker);
+                    "%s has no such session in quarantine: 'banyanctl quarantine list' lists them", worker);
         return false;
     }
     snprintf(words, sizeof words, "drop %" PRIu64 " sessions, %s, that %s holds in quarantine", sessions,
@@ -109,14 +109,15 @@ static enum ctl_exit run_drop(struct ctl *ctl, int n_args, char **args)
 }
 
 const struct ctl_command ctl_quarantine_commands[] = {
-    {"quarantine list", "[WORKER]", "what workers hold and the store does not know",
-     "Sessions that workers hold for another store, or for a later state of this one. They are neither "
+    {"quarantine list", "[WORKER]", "list sessions that workers hold and the store lacks",
+     "Lists sessions that workers hold for another store, or for a later state of this one. They are neither "
      "served nor\n"
-     "dropped. They come back by themselves when the coordinator is started on the store that knows them.",
+     "dropped. They return by themselves when the coordinator is started on the store that has them.",
      NULL, 0, 1, run_list, NULL},
-    {"quarantine drop", "WORKER [SESSION]", "give up what a worker holds in quarantine",
-     "Drops one session, or all, that a worker holds in quarantine, and frees its memory. This cannot be "
-     "undone.\nWhere nobody can be asked it needs --yes.",
+    {"quarantine drop", "WORKER [SESSION]", "drop sessions that a worker holds in quarantine",
+     "Drops one session, or all, that a worker holds in quarantine, and frees the memory. This cannot be "
+     "undone.\n"
+     "If it cannot ask, because there is no terminal, it needs --yes.",
      drop_options, 1, 2, run_drop, check_drop},
     {0},
 };

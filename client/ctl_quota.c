@@ -16,7 +16,7 @@ static struct {
 } quotas[] = {
     {"bytes", "memory", CTL_BYTES, UNSET},
     {"sessions", "sessions", CTL_COUNT, UNSET},
-    {"steps_per_s", "steps a second", CTL_COUNT, UNSET},
+    {"steps_per_s", "steps per second", CTL_COUNT, UNSET},
     {"steps_in_flight", "steps in flight", CTL_COUNT, UNSET},
     {"connections", "connections", CTL_COUNT, UNSET},
     {"watches", "watches", CTL_COUNT, UNSET},
@@ -25,15 +25,13 @@ static struct {
 
 static const struct common_option set_options[] = {
     {"memory", 0, COMMON_OPTION_SIZE, &quotas[0].max, "SIZE",
-     "K, V and tables of its sessions' chunks, all copies; as 10G", 0, INT64_MAX},
-    {"sessions", 0, COMMON_OPTION_U64, &quotas[1].max, "N", "sessions that are there", 0, INT64_MAX},
+     "K, V and tables of its sessions' chunks, all copies, such as 10G", 0, INT64_MAX},
+    {"sessions", 0, COMMON_OPTION_U64, &quotas[1].max, "N", "sessions", 0, INT64_MAX},
     {"steps-per-second", 0, COMMON_OPTION_U64, &quotas[2].max, "N",
-     "attention steps a second; a second's worth at once", 0, 1000000000},
-    {"steps-in-flight", 0, COMMON_OPTION_U64, &quotas[3].max, "N", "steps that have not been answered", 0,
-     INT64_MAX},
+     "attention steps per second; a second's worth at once", 0, 1000000000},
+    {"steps-in-flight", 0, COMMON_OPTION_U64, &quotas[3].max, "N", "unanswered steps", 0, INT64_MAX},
     {"connections", 0, COMMON_OPTION_U64, &quotas[4].max, "N", "connections of its clients", 0, INT64_MAX},
-    {"watches", 0, COMMON_OPTION_U64, &quotas[5].max, "N", "calls that wait for steps or events", 0,
-     INT64_MAX},
+    {"watches", 0, COMMON_OPTION_U64, &quotas[5].max, "N", "calls waiting for steps or events", 0, INT64_MAX},
     {0},
 };
 
@@ -144,14 +142,15 @@ static enum ctl_exit run_show(struct ctl *ctl, int n_args, char **args)
 }
 
 const struct ctl_command ctl_quota_commands[] = {
-    {"quota set", "TENANT", "limit what a tenant may have",
-     "Sets those quotas that are given, at once and for good; 0: no limit. What is there already stays, "
-     "also\n"
-     "where it is more: what would be more is refused. For admins.",
+    {"quota set", "TENANT", "set a tenant's quotas",
+     "Sets the given quotas, at once and permanently; 0: no limit. Existing data stays even if it exceeds "
+     "the\n"
+     "quota; anything further is refused. For admins.",
      set_options, 1, 1, run_set, check_set},
-    {"quota show", "[TENANT]", "what tenants may have, and have",
-     "Of each quota what is in use, how much may be, and how often something was refused for it since the\n"
-     "coordinator's start. All tenants for operators and admins, their own for others.",
+    {"quota show", "[TENANT]", "show tenants' quotas and their use",
+     "Shows, for each quota, what is in use, the limit, and how often it refused something since the "
+     "coordinator's\n"
+     "start. Operators and admins see all tenants, others their own.",
      NULL, 0, 1, run_show, NULL},
     {0},
 };

@@ -21,13 +21,14 @@ static struct {
 } restore = {.threads = 2};
 
 const struct common_option ctl_restore_options[] = {
-    {"name", 0, COMMON_OPTION_STRING, &restore.name, "NAME", "Of the new session. Default: none.", 0, 0},
+    {"name", 0, COMMON_OPTION_STRING, &restore.name, "NAME", "Name of the new session. Default: none.", 0, 0},
     {"replicas", 0, COMMON_OPTION_U64, &restore.replicas, "N",
-     "Workers that hold each part of it. Default: as in the snapshot, likewise below.", 1, 3},
-    {"members", 0, COMMON_OPTION_U64, &restore.members, "N", "Workers that it lives on.", 1, 4096},
-    {"chunk-tokens", 0, COMMON_OPTION_U64, &restore.chunk_tokens, "N", "Tokens of a chunk.", 16, 4096},
-    {"ttl", 0, COMMON_OPTION_DURATION, &restore.ttl_ns, "TIME", "Delete it after this long without use.", 0,
-     0},
+     "Workers that hold each part. Default: as in the snapshot; likewise below.", 1, 3},
+    {"members", 0, COMMON_OPTION_U64, &restore.members, "N", "Number of workers that hold the session.", 1,
+     4096},
+    {"chunk-tokens", 0, COMMON_OPTION_U64, &restore.chunk_tokens, "N", "Tokens per chunk.", 16, 4096},
+    {"ttl", 0, COMMON_OPTION_DURATION, &restore.ttl_ns, "TIME",
+     "Delete the session after this long without use.", 0, 0},
     {"threads", 0, COMMON_OPTION_U64, &restore.threads, "N",
      "Files at a time; each takes up to 128 MiB of memory here. Default: 2.", 1, 16},
     {0},
@@ -57,12 +58,12 @@ static enum common_code read_spec(const char *path, struct common_error *err)
     if (!source.spec_memory && !wrong)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
     if (!source.spec_memory)
-        return common_error_set(
-            err, COMMON_INVALID_ARGUMENT,
-            "%s/manifest.json: 'spec': '%s' is wrong, or its list is not as long as it must be", path, wrong);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "%s/manifest.json: 'spec': '%s' is wrong, or its list has the wrong length",
+                                path, wrong);
     if (source.snapshot.floor && !source.spec.forget)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "%s/manifest.json: 'floor' is %" PRIu64 ", and the 'spec' forgets nothing",
+                                "%s/manifest.json: 'floor' is %" PRIu64 ", and the 'spec' does not forget",
                                 path, source.snapshot.floor);
     enum common_code code = snapshot_form_of(&source.spec, source.snapshot.floor, &source.form, &inner);
     return code == COMMON_OK
@@ -190,8 +191,9 @@ enum ctl_exit ctl_restore_run(struct ctl *ctl, int n_args, char **args)
     if (exit_code == CTL_OK)
         report(ctl, id, &work);
     else if (banyan_session_delete(session, &error) != BANYAN_OK)
-        fprintf(stderr, "banyanctl: session 0x%016" PRIx64 ", which is not whole, could not be deleted: %s\n",
-                id, error.message);
+        fprintf(stderr,
+                "banyanctl: session 0x%016" PRIx64 ", which is incomplete, could not be deleted: %s\n", id,
+                error.message);
     banyan_session_close(session);
 close_source:
     source_close();

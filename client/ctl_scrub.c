@@ -39,25 +39,24 @@ static void print_scrub(const struct ctl *ctl)
         return;
     }
     if (given.wait)
-        printf("%" PRIu64 " copies compared: %" PRIu64 " had not what was sealed\n", compared, corrupt);
+        printf("%" PRIu64 " copies compared: %" PRIu64 " did not match their seal\n", compared, corrupt);
     else
-        printf("%" PRIu64 " chunks are compared at all their workers now\n", scrub.now.left);
+        printf("scrub started for %" PRIu64 " chunks\n", scrub.now.left);
     if (scrub.now.unsealed > scrub.now.differ)
         printf("%" PRIu64 " full chunks have no seal yet\n", scrub.now.unsealed - scrub.now.differ);
     if (scrub.now.differ)
-        printf(
-            "%" PRIu64 " chunks are disputed: their workers have different rows, nobody can tell whose are "
-            "right, and\n  answers over them may be wrong: the coordinator's log names workers and tokens; "
-            "'session truncate' before\n  them, and attach them again\n",
-            scrub.now.differ);
+        printf("%" PRIu64
+               " chunks are disputed: their workers have different rows, it is unknown whose are right, and\n"
+               "  answers over them may be wrong. The coordinator's log names workers and tokens: run "
+               "'session truncate' to\n"
+               "  before them, and attach them again\n",
+               scrub.now.differ);
     if (corrupt)
-        printf(
-            "those copies are used no more, and others take their place: the coordinator's log names them\n");
+        printf("those copies are no longer used and are being replaced: the coordinator's log names them\n");
     if (healed)
-        printf("%" PRIu64 " copies were wrong, and are right again: their workers had them in files\n",
-               healed);
+        printf("%" PRIu64 " copies were wrong and have been repaired from their workers' files\n", healed);
     if (scrub.now.lost)
-        printf("%" PRIu64 " chunks are lost: no worker has what was sealed\n", scrub.now.lost);
+        printf("%" PRIu64 " chunks are lost: no worker has the sealed rows\n", scrub.now.lost);
 }
 
 static enum ctl_exit run_scrub(struct ctl *ctl, int n_args, char **args)
@@ -80,7 +79,7 @@ static enum ctl_exit run_scrub(struct ctl *ctl, int n_args, char **args)
         banyan_scrub_begin(ctl->client, scrub.session, &scrub.now, &error) != BANYAN_OK)
         return ctl_fail(&error);
     if (given.wait)
-        exit_code = ctl_wait(ctl, "the scrub", "go on being compared", "", &given, look_at_scrub);
+        exit_code = ctl_wait(ctl, "the scrub", "still being compared", "", &given, look_at_scrub);
     if (exit_code != CTL_OK)
         return exit_code;
     print_scrub(ctl);
@@ -97,18 +96,19 @@ static enum ctl_exit check_scrub(int n_args, char **args)
 
 static const struct common_option scrub_options[] = {
     CTL_WAIT_OPTIONS(given,
-                     " Exit with 10 when a copy was not what was sealed, or chunks are lost or\ndisputed."),
+                     "\nExit with 10 if a copy did not match its seal or chunks are lost or disputed."),
     {0},
 };
 
 const struct ctl_command ctl_scrub_commands[] = {
-    {"scrub", "[SESSION]", "compare what workers have in memory with what was sealed",
-     "Has the memory of all full chunks, or of one session's, compared now with what was sealed, at all "
-     "workers "
-     "that\nhave them; the coordinator's --scrub does so from time to time. A copy that is wrong is used no "
-     "more, and\nanother takes its place. Full chunks without a seal whose workers have different rows are "
-     "disputed: they are\ncompared with each other again. Sessions are used meanwhile. With a restart of the "
-     "coordinator it is lost.",
+    {"scrub", "[SESSION]", "compare workers' memory with the seals of chunks",
+     "Compares the memory of all full chunks, or of those of one session, with their seals now, on all "
+     "workers that\n"
+     "hold them; the coordinator's --scrub does so periodically. A wrong copy is no longer used, and another "
+     "replaces\n"
+     "it. Unsealed full chunks whose workers have different rows are disputed: they are compared with each "
+     "other again.\n"
+     "Sessions stay in use. A restart of the coordinator ends the scrub.",
      scrub_options, 0, 1, run_scrub, check_scrub},
     {0},
 };

@@ -166,7 +166,7 @@ enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
         {"hole_lines", "holes", CTL_LINES},
         {"layer_forgotten", "forgotten by layer", CTL_COUNT},
         {"bytes", "bytes", CTL_BYTES},
-        {"shared_bytes", "of these shared", CTL_BYTES},
+        {"shared_bytes", "bytes shared", CTL_BYTES},
         {"holding_lines", "bytes by worker", CTL_LINES},
         {"chunks", "chunks", CTL_COUNT},
         {"members", "workers", CTL_TEXT},
@@ -210,7 +210,7 @@ enum ctl_exit ctl_name_check(const char *name)
 {
     if (name[strspn(name, " ")] != '\0')
         return CTL_OK;
-    return ctl_say(CTL_USAGE, "a session's NAME is empty: leave it out for a session without a name");
+    return ctl_say(CTL_USAGE, "NAME is empty: omit it for a session without a name");
 }
 
 static uint64_t fork_length; // from check_fork
@@ -244,7 +244,7 @@ static uint64_t commit_layer = UINT64_MAX; // all
 static uint64_t commit_first, commit_count;
 
 static const struct common_option commit_options[] = {
-    {"layer", 0, COMMON_OPTION_U64, &commit_layer, "N", "This layer alone. Default: all that hold rows.", 0,
+    {"layer", 0, COMMON_OPTION_U64, &commit_layer, "N", "Only this layer. Default: all that hold rows.", 0,
      1023},
     {0},
 };
@@ -255,7 +255,7 @@ static enum ctl_exit check_commit(int n_args, char **args)
     if (common_parse_u64(args[1], &commit_first) != COMMON_OK)
         return ctl_say(CTL_USAGE, "'%.40s' is not a position: FIRST is the first token's", args[1]);
     if (common_parse_u64(args[2], &commit_count) != COMMON_OK || commit_count == 0)
-        return ctl_say(CTL_USAGE, "'%.40s' is not a number of tokens, from 1 on", args[2]);
+        return ctl_say(CTL_USAGE, "'%.40s' is not a number of tokens, 1 or more", args[2]);
     return CTL_OK;
 }
 
@@ -279,8 +279,7 @@ static enum ctl_exit commit_layers(banyan_session *session)
             return ctl_fail(&error);
     }
     if (!any)
-        return ctl_say(CTL_REFUSED,
-                       "layer %" PRIu64 " holds no rows of its own, or the session has no such layer",
+        return ctl_say(CTL_REFUSED, "layer %" PRIu64 " holds no rows of its own or does not exist",
                        commit_layer);
     return CTL_OK;
 }
@@ -300,18 +299,18 @@ static enum ctl_exit run_commit(struct ctl *ctl, int n_args, char **args)
 }
 
 const struct ctl_command ctl_session_commands[] = {
-    {"session show", "SESSION", "one session (id or name): spec, lengths, workers, memory",
-     "Shows a session (id or name): its spec, lengths, workers and memory. Of its bytes, one copy of "
-     "each\nrow, "
-     "those are shared that other sessions have, too (forks). 'bytes by worker' counts all copies.",
+    {"session show", "SESSION", "show a session: spec, lengths, workers, memory",
+     "Shows a session (id or name): its spec, lengths, workers and memory. 'bytes' counts one copy of each "
+     "row;\n"
+     "'bytes shared' are those that forks also use. 'bytes by worker' counts all copies.",
      NULL, 1, 1, run_show, NULL},
-    {"session fork", "SESSION LENGTH [NAME]", "a new session with the first LENGTH tokens",
-     "Makes a new session with the first LENGTH tokens of another. Full chunks are shared.", NULL, 2, 3,
+    {"session fork", "SESSION LENGTH [NAME]", "create a session with the first LENGTH tokens of another",
+     "Creates a session with the first LENGTH tokens of another. Full chunks are shared.", NULL, 2, 3,
      run_fork, check_fork},
     {"session commit", "SESSION FIRST COUNT", "make attached tokens visible",
-     "Makes COUNT tokens from position FIRST on visible that 'attach' has sent without --commit. Their rows "
-     "must all be "
-     "there;\nlayers before one that fails stay committed, and it may be repeated.",
+     "Makes COUNT tokens from position FIRST visible that 'attach' sent without --commit. All their rows "
+     "must have been\n"
+     "attached. If a layer fails, the layers before it stay committed, and the command may be repeated.",
      commit_options, 3, 3, run_commit, check_commit},
     {0},
 };

@@ -81,14 +81,14 @@ static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
 
 static const struct common_option list_options[] = {
     {"sort", 's', COMMON_OPTION_STRING, &given.sort, "id|name|memory|tokens|steps|idle",
-     "By what; of memory, tokens, steps and idle time the largest first. Default: id.", 0, 0},
-    {"reverse", 'r', COMMON_OPTION_FLAG, &given.reverse, NULL, "In the other order.", 0, 0},
-    {"limit", 'n', COMMON_OPTION_U64, &given.limit, "N", "The first N only. Default: all.", 1, UINT32_MAX},
+     "Sort key; memory, tokens, steps and idle time sort the largest first. Default: id.", 0, 0},
+    {"reverse", 'r', COMMON_OPTION_FLAG, &given.reverse, NULL, "Reverse the order.", 0, 0},
+    {"limit", 'n', COMMON_OPTION_U64, &given.limit, "N", "Only the first N. Default: all.", 1, UINT32_MAX},
     CTL_AGAIN_OPTION,
     {0},
 };
 
 const struct ctl_command ctl_sessions_commands[] = {
-    {"sessions", "", "all sessions, the largest first if you like", NULL, list_options, 0, 0, run_list, NULL},
+    {"sessions", "", "list sessions", NULL, list_options, 0, 0, run_list, NULL},
     {0},
 };

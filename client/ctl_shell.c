@@ -293,15 +293,13 @@ static enum ctl_exit print_script(int n_args, char **args)
 }
 
 const struct ctl_command ctl_shell_commands[] = {
-    {"help", "[COMMAND...]", "the list of commands, or more about one", NULL, NULL, 0, 2, NULL,
-     NULL}, // ctl.c
-    {"completion", "bash|zsh|fish", "print a script with which a shell completes command lines",
-     "Prints a script for a shell, which completes commands, options, their values, and the names of "
-     "sessions\n"
-     "and workers, of banyanctl, banyan-coordinator and banyan-worker. cmake --install has put it where\n"
-     "shells look for such scripts. For the running shell alone: source <(banyanctl completion bash), "
-     "likewise\n"
-     "with zsh; banyanctl completion fish | source.",
+    {"help", "[COMMAND...]", "list commands, or describe one", NULL, NULL, 0, 2, NULL, NULL}, // ctl.c
+    {"completion", "bash|zsh|fish", "print a completion script for a shell",
+     "Prints a script that completes commands, options, their values, and names of sessions and workers for\n"
+     "banyanctl, banyan-coordinator and banyan-worker. cmake --install puts it where shells look for it. For "
+     "the\n"
+     "running shell only: source <(banyanctl completion bash), likewise with zsh; banyanctl completion fish "
+     "| source.",
      NULL, 1, 1, NULL, print_script},
     {0},
 };

@@ -33,7 +33,7 @@ static const struct common_option options[] = {
     {"threads", 0, COMMON_OPTION_U64, &snapshot_options.threads, "N",
      "Files at a time; each takes up to 128 MiB of memory here. Default: 2.", 1, 16},
     {"file-size", 0, COMMON_OPTION_SIZE, &snapshot_options.file_bytes, "SIZE",
-     "Bytes of K and V in a file, at most. Default: 64M.", 4096, SNAPSHOT_ROWS_BYTES},
+     "Most bytes of K and V in a file. Default: 64M.", 4096, SNAPSHOT_ROWS_BYTES},
     {0},
 };
 
@@ -104,8 +104,8 @@ static void unpin(banyan_session *pinned)
     if (banyan_session_delete(pinned, &error) != BANYAN_OK)
         fprintf(stderr,
                 "banyanctl: session 0x%016" PRIx64
-                ", which held the snapshot's rows, could not be deleted (%s): it "
-                "goes by itself when it was not used for some minutes\n",
+                ", which held the snapshot's rows, could not be deleted (%s): it is deleted automatically "
+                "after some minutes without use\n",
                 banyan_session_id(pinned), error.message);
     banyan_session_close(pinned);
 }
@@ -211,7 +211,7 @@ static enum ctl_exit check_snapshot(int n_args, char **args)
 {
     (void)n_args;
     if (access(args[1], F_OK) == 0)
-        return ctl_say(CTL_STATE, "%s exists already: a snapshot makes its folder", args[1]);
+        return ctl_say(CTL_STATE, "%s already exists: a snapshot creates its folder", args[1]);
     return CTL_OK;
 }
 
@@ -243,21 +243,20 @@ static enum ctl_exit run_snapshot(struct ctl *ctl, int n_args, char **args)
 
 const struct ctl_command ctl_snapshot_commands[] = {
     {"session snapshot", "SESSION DIR", "write a session's rows and spec to a new folder",
-     "Writes a session to a new folder, as it is at one moment, while it goes on: manifest.json and "
+     "Writes a consistent copy of a session to a new folder while the session is in use: manifest.json and "
      ".safetensors\n"
-     "files of up to 64 MiB of K and V each. It has the tokens that all layers have (those of the shortest). "
-     "Steps\n"
-     "wait for nothing but a fork. Of a session that forgets (--forget) it has what is not forgotten, and "
-     "the floor.",
+     "files of up to 64 MiB of K and V each. It holds the tokens that all layers have (those of the "
+     "shortest). Steps\n"
+     "wait only for a fork. For a session that forgets (--forget) it holds the remaining rows and the floor.",
      options, 2, 2, run_snapshot, check_snapshot},
-    {"session restore", "DIR", "make a session from a snapshot",
-     "Makes a new session from a folder that 'session snapshot' has written, in this or another cluster, on "
-     "any\n"
-     "number of workers. Every file is compared with the sums in manifest.json. Where anything is wrong, no "
-     "session\n"
-     "is left. Until all is there no token can be attended that all layers have. One that had forgotten rows "
-     "has\n"
-     "the same floor again, and refuses what lies behind it (FORGOTTEN).",
+    {"session restore", "DIR", "create a session from a snapshot",
+     "Creates a session from a folder written by 'session snapshot', in this or another cluster, on any "
+     "number of\n"
+     "workers. Every file is checked against manifest.json. If anything is wrong, no session is left behind. "
+     "The\n"
+     "session's tokens become visible when all of them have arrived. If the original had forgotten rows, the "
+     "new\n"
+     "session has the same floor and refuses what lies behind it (FORGOTTEN).",
      ctl_restore_options, 1, 1, ctl_restore_run, ctl_restore_check},
     {"session verify", "SESSION", "recompute steps of a session in float64 and compare", ctl_verify_about,
      ctl_verify_options, 1, 1, ctl_verify_run, NULL},

@@ -129,8 +129,8 @@ static void runs_add(struct runs *r, uint32_t layer)
 static json_t *kind_line(const banyan_spec *spec, uint32_t kind)
 {
     struct runs runs = {.used = 0};
-    char head[128] = "layers of no kind: nothing is held", masks[128] = "", window[40] = "", chunk[48] = "",
-         line[420];
+    char head[128] = "layers without a kind: nothing is held", masks[128] = "", window[40] = "",
+         chunk[48] = "", line[420];
     for (uint32_t l = 0; l < spec->layers; l++)
         if (spec->layer_kind[l] == kind)
             runs_add(&runs, l);

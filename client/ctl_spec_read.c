@@ -232,8 +232,7 @@ enum ctl_exit ctl_spec_read(const char *path, banyan_spec *spec, struct ctl_spec
     json_decref(from);
     if (*out)
         return CTL_OK;
-    return wrong ? ctl_say(CTL_REFUSED,
-                           "--spec: %.200s: '%s' is wrong, or its list is not as long as it must be", path,
-                           wrong)
+    return wrong ? ctl_say(CTL_REFUSED, "--spec: %.200s: '%s' is wrong, or its list has the wrong length",
+                           path, wrong)
                  : ctl_say(CTL_INTERNAL, "out of memory");
 }

@@ -36,8 +36,8 @@ static struct {
 
 static const struct common_option attach_options[] = {
     {"first", 0, COMMON_OPTION_U64, &attach.first, "N", "Position of the first token. Default: 0.", 0, 0},
-    {"layer", 0, COMMON_OPTION_U64, &attach.layer, "N",
-     "Only this layer of the file. Default: all that are there.", 0, 1023},
+    {"layer", 0, COMMON_OPTION_U64, &attach.layer, "N", "Only this layer of the file. Default: all.", 0,
+     1023},
     {"commit", 0, COMMON_OPTION_FLAG, &attach.commit, NULL, "Make the tokens visible.", 0, 0},
     {0},
 };
@@ -98,16 +98,16 @@ static struct {
 static const struct common_option attend_options[] = {
     {"layer", 0, COMMON_OPTION_U64, &attend.layer, "N", "Default: 0.", 0, 1023},
     {"first", 0, COMMON_OPTION_U64, &attend.first, "N",
-     "Position of the first row. Default: with k and v, the layer's length (append);\nwithout, so that the "
-     "last row stands at the layer's end.",
+     "Position of the first row. Default: with k and v, the layer's length (an append);\n"
+     "without them, such that the last row is at the layer's end.",
      0, UINT64_MAX - 1},
-    {"out", 0, COMMON_OPTION_STRING, &attend.out, "FILE", "Write o and lse there (.safetensors).", 0, 0},
-    {"trace", 0, COMMON_OPTION_FLAG, &attend.trace, NULL, "Show where the time went, worker by worker.", 0,
+    {"out", 0, COMMON_OPTION_STRING, &attend.out, "FILE", "Write o and lse to this file (.safetensors).", 0,
      0},
+    {"trace", 0, COMMON_OPTION_FLAG, &attend.trace, NULL, "Show where the time went, by worker.", 0, 0},
     {"allow-partial", 0, COMMON_OPTION_FLAG, &attend.allow_partial, NULL,
-     "Where tokens are lost, answer over those that are left, and say which are not.", 0, 0},
+     "If tokens are missing, answer over the others, and list the missing ones.", 0, 0},
     {"traceparent", 0, COMMON_OPTION_STRING, &attend.traceparent, "TRACEPARENT",
-     "W3C trace context that the step is a part of: 00-TRACE_ID-SPAN_ID-01, in hexadecimal.\n"
+     "W3C trace context of the step: 00-TRACE_ID-SPAN_ID-01, in hexadecimal.\n"
      "Default: none.",
      0, 0},
     {0},
@@ -317,17 +317,18 @@ static enum ctl_exit run_attend(struct ctl *ctl, int n_args, char **args)
 }
 
 const struct ctl_command ctl_tensor_commands[] = {
-    {"attach", "SESSION FILE.safetensors", "send K and V of a file into a session",
+    {"attach", "SESSION FILE.safetensors", "send K and V from a file to a session",
      "Sends the tensors layers.N.k [tokens][kv_heads][k_dim] and layers.N.v [tokens][kv_heads][v_dim] of a "
-     "file,\n"
-     "N the layer, straight to the workers. Types and shapes are checked before anything is sent.\n"
+     "file, where\n"
+     "N is the layer, directly to the workers. Types and shapes are checked before anything is sent.\n"
      "For a session of type int8 or fp8 they are I8 or F8_E4M3, with layers.N.k_scale and layers.N.v_scale\n"
-     "[tokens][kv_heads] (F32); or F32, without scales, which are quantised on the way.",
+     "[tokens][kv_heads] (F32); or F32 without scales, quantised before sending.",
      attach_options, 2, 2, run_attach, open_input},
-    {"attend", "SESSION FILE.safetensors", "attend a session with the q of a file",
-     "Sends the tensor q [rows][q_heads][k_dim] (F32) of a file, and appends its k and v where it has them\n"
-     "(with k_scale and v_scale, or quantised on the way, as for attach).\n"
-     "With --allow-partial it says which tokens the answer lacks, line by line; no such line: it is whole.",
+    {"attend", "SESSION FILE.safetensors", "run attention with the queries in a file",
+     "Sends the tensor q [rows][q_heads][k_dim] (F32) of a file, and appends its k and v if it has them\n"
+     "(with k_scale and v_scale, or quantised before sending, as for attach).\n"
+     "With --allow-partial it lists the tokens that the answer lacks, one range per line; without such lines "
+     "it is complete.",
      attend_options, 2, 2, run_attend, open_input},
     {0},
 };

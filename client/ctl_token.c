@@ -19,17 +19,15 @@ static struct {
 
 static const struct common_option create_options[] = {
     {"access", 'a', COMMON_OPTION_STRING, &making.access, "read-only|user|operator|admin",
-     "What it permits: docs/TENANTS.md has the table. Required.", 0, 0},
+     "What it permits: docs/operating/tenants.md has the table. Required.", 0, 0},
     {"tenant", 0, COMMON_OPTION_STRING, &making.tenant, "TENANT",
-     "Whose sessions it is for; one that is not there is made. Default: default.", 0, 0},
+     "Tenant whose sessions it is for; created if it does not exist. Default: default.", 0, 0},
     {"expires", 0, COMMON_OPTION_DURATION, &making.expires_ns, "TIME",
-     "For so long it is good, 1s or more: 12h, 90d. Default: until it is revoked. An admin's\n"
-     "wants another admin's that does not expire, or a --token-file of the coordinator.",
+     "Lifetime of the token, 1s or more: 12h, 90d. Default: until revoked. An admin token may\n"
+     "expire only beside another one that does not, or with the coordinator's --token-file.",
      COMMON_NS_PER_S, 0},
     {"out", 0, COMMON_OPTION_STRING, &making.out, "FILE",
-     "Write the token to this file, which must not be there yet, with mode 0600, and not to\n"
-     "standard output.",
-     0, 0},
+     "Write the token to this new file, with mode 0600, instead of standard output.", 0, 0},
     {0},
 };
 
@@ -49,7 +47,7 @@ static enum ctl_exit open_out(int *fd)
     if (!making.out)
         return CTL_OK;
     *fd = open(making.out, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    return *fd >= 0 ? CTL_OK : ctl_say(CTL_FILE, "cannot make %s: %s", making.out, strerror(errno));
+    return *fd >= 0 ? CTL_OK : ctl_say(CTL_FILE, "cannot create %s: %s", making.out, strerror(errno));
 }
 
 static enum ctl_exit write_out(int fd, const char *token)
@@ -167,18 +165,18 @@ static enum ctl_exit run_revoke(struct ctl *ctl, int n_args, char **args)
 }
 
 const struct ctl_command ctl_token_commands[] = {
-    {"token create", "NAME", "make a token for clients",
-     "Makes a token and prints it, this once: it is kept as a hash. The first one must be an admin's; from "
-     "then\n"
-     "on no client is let in without a token. To change a token, make the next one, give it to the clients, "
-     "then\n"
-     "revoke the last one: both are good meanwhile.",
+    {"token create", "NAME", "create a token for clients",
+     "Creates a token and prints it once: only its hash is kept. The first one must be an admin's; from then "
+     "on every\n"
+     "client needs a token. To change a token, create a new one, give it to the clients, then revoke the old "
+     "one: both\n"
+     "are valid meanwhile.",
      create_options, 1, 1, run_create, check_create},
-    {"token list", "", "the tokens there are",
-     "Names, tenants, what they permit, and when they were made, expire, and were used last.", NULL, 0, 0,
+    {"token list", "", "list tokens",
+     "Lists names, tenants, access, and when each token was created, expires and was last used.", NULL, 0, 0,
      run_list, NULL},
-    {"token revoke", "NAME|ID", "end a token",
-     "Whoever shows it is refused from now on, and connections over which it was shown are closed.",
+    {"token revoke", "NAME|ID", "revoke a token",
+     "Clients with this token are refused from now on, and connections that used it are closed.",
      revoke_options, 1, 1, run_revoke, NULL},
     {0},
 };

@@ -226,24 +226,23 @@ static enum ctl_exit run_top(struct ctl *ctl, int n_args, char **args)
 }
 
 static const struct common_option top_options[] = {
-    {"interval", 'i', COMMON_OPTION_DURATION, &given.interval_ns, "TIME", "From look to look. Default: 2s.",
-     100 * COMMON_NS_PER_MS, 3600 * COMMON_NS_PER_S},
+    {"interval", 'i', COMMON_OPTION_DURATION, &given.interval_ns, "TIME",
+     "Time between updates. Default: 2s.", 100 * COMMON_NS_PER_MS, 3600 * COMMON_NS_PER_S},
     {"once", '1', COMMON_OPTION_FLAG, &given.once, NULL,
-     "Print one frame, of two looks with the interval between them, and exit.", 0, 0},
+     "Print one frame, from two readings one interval apart, and exit.", 0, 0},
     {"sort", 's', COMMON_OPTION_STRING, &given.sort, "name|state|memory|speed|seen|tokens|steps",
-     "By which column; of numbers the largest first. Default: name.", 0, 0},
-    {"reverse", 'r', COMMON_OPTION_FLAG, &given.reverse, NULL, "In the other order.", 0, 0},
+     "Column to sort by; numbers sort the largest first. Default: name.", 0, 0},
+    {"reverse", 'r', COMMON_OPTION_FLAG, &given.reverse, NULL, "Reverse the order.", 0, 0},
     {0},
 };
 
 const struct ctl_command ctl_top_commands[] = {
-    {"top", "", "the cluster and its workers, live",
-     "Shows the cluster and its workers, again and again: memory in use, the speed that each has measured at "
-     "its "
-     "start,\nthat of late (seen), tokens, and steps a second. Keys choose the order, and q ends it. While "
-     "nobody "
-     "answers it\nsays so and goes on. Where standard output is no terminal, and with -o json, it prints one "
-     "frame.",
+    {"top", "", "watch the cluster and its workers live",
+     "Shows the cluster and its workers, updated continuously: memory in use, each worker's speed as "
+     "measured at its\n"
+     "start and as seen recently, tokens, and steps per second. Keys choose the sort order; q quits. Without "
+     "an answer it\n"
+     "says so and keeps trying. If standard output is not a terminal, or with -o json, it prints one frame.",
      top_options, 0, 0, run_top, NULL},
     {0},
 };

@@ -249,7 +249,7 @@ void ctl_top_draw(FILE *out, const struct ctl_top_look *now, const struct ctl_to
 {
     put_trouble(out, view);
     if (!now->at_ns) {
-        put_line(out, view, NULL, "%s", view->trouble ? "it goes on by itself; q quits" : "asking ...");
+        put_line(out, view, NULL, "%s", view->trouble ? "still trying; q quits" : "asking ...");
         return;
     }
     put_cluster(out, now, before, view);

@@ -81,8 +81,7 @@ static void draw_trace(const struct ctl *ctl, const banyan_trace *trace)
                                                 {"queue_ns", "QUEUE", CTL_TIME},
                                                 {"compute_ns", "COMPUTE", CTL_TIME},
                                                 {"wait_ns", "WAIT", CTL_TIME},
-                                                {"timeline", "QUEUE, COMPUTE, WAIT OF THE TREE'S TIME",
-                                                 CTL_TEXT},
+                                                {"timeline", "QUEUE, COMPUTE, WAIT IN THE TREE", CTL_TEXT},
                                                 {0}};
     if (whole)
         ctl_print_tree(ctl, rows, columns);
@@ -139,7 +138,7 @@ static void draw_each(const struct ctl *ctl, const banyan_watch *watch)
                s->layer, s->rows, s->rows == 1 ? "" : "s", s->first, s->append ? " appended" : "",
                s->attempts);
         if (s->missing)
-            printf(", without %" PRIu64 " tokens that are missing", s->missing);
+            printf(", without %" PRIu64 " missing tokens", s->missing);
         printf("\n");
         draw_trace(ctl, &s->trace);
     }

@@ -67,8 +67,8 @@ static void tell_bad(const struct ctl *ctl, struct verified *v, const char *path
 static void tell_torn(const struct ctl *ctl, const struct verified *v, const char *path)
 {
     if (!ctl->json && !given.head)
-        printf("%s: line %" PRIu64
-               ": a part of a record, which a crash or a full disk has left; record %" PRIu64 " says so\n",
+        printf("%s: line %" PRIu64 ": part of a record, left by a crash or a full disk, as record %" PRIu64
+               " notes\n",
                path, v->chain.first_line, v->chain.seq);
 }
 
@@ -117,7 +117,7 @@ static void print_text(const struct verified *v)
         return;
     }
     if (chain->first_seq > 1)
-        printf("begins behind record %" PRIu64 ", whose hash is %s: that is in an earlier file\n",
+        printf("begins after record %" PRIu64 ", whose hash is %s: that is in an earlier file\n",
                chain->first_seq - 1, chain->first_prev);
     printf("%s: %" PRIu64 " records, %" PRIu64 " to %" PRIu64 ", head %s\n",
            chain->bad ? "the chain is broken" : "the chain is whole", chain->records, chain->first_seq,
@@ -132,15 +132,14 @@ static enum ctl_exit run_verify(struct ctl *ctl, int n_args, char **args)
     for (int i = 0; i < n_args && exit_code == CTL_OK; i++)
         exit_code = verify_file(ctl, &v, args[i]);
     if (exit_code == CTL_OK && !v.chain.begun && !v.chain.bad)
-        exit_code = ctl_say(CTL_DATA_LOSS, "there is no record in it");
+        exit_code = ctl_say(CTL_DATA_LOSS, "it has no records");
     else if (exit_code == CTL_OK)
         ctl->json ? print_json(&v) : print_text(&v);
     if (exit_code == CTL_OK && v.chain.bad)
-        exit_code = ctl_say(CTL_DATA_LOSS, "the audit log is not as it was written");
+        exit_code = ctl_say(CTL_DATA_LOSS, "the audit log has been altered");
     if (exit_code == CTL_OK && given.contains && !v.found)
-        exit_code =
-            ctl_say(CTL_DATA_LOSS, "no record has this hash: the end of the log was taken away, or the log "
-                                   "was written anew, since it was noted");
+        exit_code = ctl_say(CTL_DATA_LOSS, "no record has this hash: since it was noted, the end of the log "
+                                           "was removed or the log was rewritten");
     common_trail_chain_fini(&v.chain);
     json_decref(v.bad);
     return exit_code;
@@ -159,28 +158,28 @@ static enum ctl_exit check_verify(int n_args, char **args)
 
 static const struct common_option verify_options[] = {
     {"head", 0, COMMON_OPTION_FLAG, &given.head, NULL,
-     "Print only the number and the hash of the last record: kept elsewhere, it shows later\nwhat was taken "
-     "away.",
+     "Print only the number and the hash of the last record: kept elsewhere, they reveal later\n"
+     "if records were removed.",
      0, 0},
     {"contains", 0, COMMON_OPTION_STRING, &given.contains, "HASH",
-     "Fail unless a record has this hash, which --head has printed before.", 0, 0},
+     "Fail unless a record has this hash, which an earlier --head printed.", 0, 0},
     {0},
 };
 
 const struct ctl_command ctl_trail_commands[] = {
-    {"audit-log verify", "FILE [FILE...]", "whether an audit log is as the coordinator has written it",
+    {"audit-log verify", "FILE [FILE...]", "check that an audit log has not been altered",
      "Follows the chain of hashes through an audit log of the coordinator (--audit-log), or through several "
-     "files that\n"
-     "were rotated, the oldest first. Says which lines were changed, and where lines are missing. Asks no "
+     "rotated\n"
+     "files, the oldest first. Reports which lines were changed and where lines are missing. Contacts no "
      "coordinator.\n"
-     "Whoever can write the file can also write a whole chain anew: --head, kept where he cannot write, and "
-     "--contains\n"
-     "show that.",
+     "Anyone who can write the file can also write a whole new chain: --head, kept where they cannot write, "
+     "and\n"
+     "--contains reveal that.",
      verify_options, 1, CTL_ARGS_MAX, run_verify, check_verify},
-    {"audit-log show", "FILE [FILE...]", "who has changed what: the records of an audit log",
+    {"audit-log show", "FILE [FILE...]", "show the records of an audit log: who changed what",
      "Shows the records of an audit log of the coordinator (--audit-log), or of several files, the oldest "
-     "first. What is\n"
-     "broken in the chain is told on standard error. Asks no coordinator.",
+     "first. Breaks in\n"
+     "the chain are reported on standard error. Contacts no coordinator.",
      ctl_trail_show_options, 1, CTL_ARGS_MAX, ctl_trail_show, ctl_trail_show_check},
     {0},
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands on audit logs: audit-log verify, audit-log show (docs/AUDIT.md). They read files of this machine.
+// The commands on audit logs: audit-log verify, audit-log show (docs/operating/audit.md). They read files of
+// this machine.
 #ifndef CLIENT_CTL_TRAIL_H
 #define CLIENT_CTL_TRAIL_H
 

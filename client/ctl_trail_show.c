@@ -202,7 +202,7 @@ enum ctl_exit ctl_trail_show(struct ctl *ctl, int n_args, char **args)
         exit_code = show_file(&s, i + 1 == n_args);
     }
     if (exit_code == CTL_OK && s.chain.bad)
-        exit_code = ctl_say(CTL_DATA_LOSS, "the audit log is not as it was written");
+        exit_code = ctl_say(CTL_DATA_LOSS, "the audit log has been altered");
     common_trail_chain_fini(&s.chain);
     return exit_code;
 }
@@ -218,7 +218,7 @@ enum ctl_exit ctl_trail_show_check(int n_args, char **args)
     if (!given.since)
         return CTL_OK;
     if (!ctl_moment_parse(given.since, &ns))
-        return ctl_say(CTL_USAGE, "--since: '%.40s' is no time (10m, 2026-11-25T17:00:00Z)", given.since);
+        return ctl_say(CTL_USAGE, "--since: '%.40s' is not a time (10m, 2026-11-25T17:00:00Z)", given.since);
     time_t seconds = (time_t)(ns / COMMON_NS_PER_S);
     gmtime_r(&seconds, &utc);
     strftime(since, sizeof since, "%Y-%m-%dT%H:%M:%S", &utc);
@@ -227,14 +227,15 @@ enum ctl_exit ctl_trail_show_check(int n_args, char **args)
 
 const struct common_option ctl_trail_show_options[] = {
     {"follow", 'f', COMMON_OPTION_FLAG, &given.follow, NULL,
-     "Go on with what comes, also in the next file when this one is moved away, until it is\ninterrupted.", 0,
-     0},
+     "Print new records as they are written, also in the next file when this one is moved\naway, until "
+     "interrupted.",
+     0, 0},
     {"since", 's', COMMON_OPTION_STRING, &given.since, "WHEN",
-     "From a moment on: 10m ago, 2026-11-25T17:00:00Z, or the local time without the Z.\nDefault: all.", 0,
+     "Records since a time: 10m (ago), 2026-11-25T17:00:00Z, or local time without the Z.\nDefault: all.", 0,
      0},
     {"who", 'w', COMMON_OPTION_STRING, &given.who, "NAME",
-     "Only what this one did: the name of a token, a tenant or a worker, the id of a token, or\nwhat a "
-     "client calls itself.",
+     "Only records of this caller: the name of a token, a tenant or a worker, the id of a\n"
+     "token, or the name that a client gave.",
      0, 0},
     {0},
 };

@@ -133,7 +133,7 @@ static banyan_code look_ready(struct ctl *ctl, const char *arg, struct until_see
         return code;
     uint32_t active = count_state(&info, "active");
     seen->over = active > 0;
-    snprintf(seen->now, sizeof seen->now, "the coordinator serves, and %u of %u %s active", active,
+    snprintf(seen->now, sizeof seen->now, "the coordinator is serving, and %u of %u %s active", active,
              info.n_workers, are(info.n_workers, "worker is", "workers are"));
     banyan_cluster_info_free(&info);
     return BANYAN_OK;
@@ -172,7 +172,7 @@ static banyan_code look_drained(struct ctl *ctl, const char *worker, struct unti
         return code;
     if (!drain.now.draining) {
         seen->refused = CTL_STATE;
-        snprintf(seen->now, sizeof seen->now, "%s is not drained: 'banyanctl worker drain %s' begins that",
+        snprintf(seen->now, sizeof seen->now, "%s is not drained: 'banyanctl worker drain %s' starts that",
                  worker, worker);
     } else if (ctl_drain_over(&drain)) {
         seen->over = true;
@@ -215,7 +215,7 @@ static banyan_code look_whole(struct ctl *ctl, const char *arg, struct until_see
     banyan_cluster_info_free(&info);
     if (thin || unsure) {
         snprintf(seen->now, sizeof seen->now,
-                 "%" PRIu64 " %s too few copies; workers that are joining, or have just lost their link: %u",
+                 "%" PRIu64 " %s too few copies; workers that are joining or have just lost their link: %u",
                  thin, are(thin, "chunk has", "chunks have"), unsure);
         return BANYAN_OK;
     }
@@ -224,7 +224,7 @@ static banyan_code look_whole(struct ctl *ctl, const char *arg, struct until_see
         return code;
     seen->over = !degraded && !unavailable;
     if (seen->over)
-        snprintf(seen->now, sizeof seen->now, "all copies are there");
+        snprintf(seen->now, sizeof seen->now, "all copies are present");
     else
         snprintf(
             seen->now, sizeof seen->now,
@@ -272,28 +272,29 @@ static enum ctl_exit check_workers(int n_args, char **args)
 
 static const struct common_option until_options[] = {
     {"timeout", 0, COMMON_OPTION_DURATION, &limit_ns, "TIME",
-     "How long to wait in all, and exit with 6 then; 0: look once. Default: no limit.", 0, 0},
+     "Total time to wait before exiting with 6; 0: check once. Default: no limit.", 0, 0},
     {0},
 };
 
 const struct ctl_command ctl_until_commands[] = {
-    {"wait ready", "", "until the coordinator serves, and a worker is active",
-     "Returns when the coordinator serves, and does not stand by, and one worker is active at least: when "
-     "its\n"
-     "/readyz says so. It may be started later than this command.",
+    {"wait ready", "", "wait until the coordinator serves and a worker is active",
+     "Returns when the coordinator serves and at least one worker is active, that is, when its /readyz "
+     "reports\n"
+     "ready. It may be started after this command.",
      until_options, 0, 0, run_ready, NULL},
-    {"wait workers", "N", "until N workers are active",
-     "Returns when N workers are active at least, those that are being drained included.", until_options, 1,
-     1, run_workers, check_workers},
-    {"wait drained", "WORKER", "until a worker that is being drained can be stopped",
-     "Returns when a worker has no chunks any more and can be stopped without loss. 'worker drain' begins "
-     "that; exit\ncode 9 where nobody has.",
+    {"wait workers", "N", "wait until N workers are active",
+     "Returns when at least N workers are active, including draining ones.", until_options, 1, 1, run_workers,
+     check_workers},
+    {"wait drained", "WORKER", "wait until a draining worker can be stopped",
+     "Returns when a worker has no chunks left and can be stopped without loss. 'worker drain' starts that; "
+     "without\n"
+     "it, this exits with 9.",
      until_options, 1, 1, run_drained, NULL},
-    {"wait whole", "", "until all chunks have all their copies",
-     "Returns when no chunk has fewer copies than its session asks for, no session is degraded or "
-     "unavailable,\n"
-     "and no worker is joining or has just lost its link: when the next loss of a worker is survived, too.\n"
-     "Where all copies of something are lost, that never comes: give --timeout.",
+    {"wait whole", "", "wait until all chunks have all their copies",
+     "Returns when no chunk has too few copies, no session is degraded or unavailable, and no worker is "
+     "joining or\n"
+     "has just lost its link: the cluster then survives the next loss of a worker.\n"
+     "If all copies of a chunk are lost, it never returns: give --timeout.",
      until_options, 0, 0, run_whole, NULL},
     {0},
 };

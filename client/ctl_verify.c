@@ -32,25 +32,24 @@ static struct {
 const struct common_option ctl_verify_options[] = {
     {"layer", 0, COMMON_OPTION_U64, &verify.layer, "N", "Only this layer. Default: all.", 0, 1023},
     {"rows", 0, COMMON_OPTION_U64, &verify.rows, "N",
-     "Query rows of each layer: one at the end, the others anywhere. Default: 2.", 1, ROWS_MAX},
+     "Query rows per layer: one at the end, the others anywhere. Default: 2.", 1, ROWS_MAX},
     {"seed", 0, COMMON_OPTION_U64, &verify.seed, "N",
-     "Of queries and positions. Default: another one each time.", 0, INT64_MAX},
+     "Seed for queries and positions. Default: a new one each time.", 0, INT64_MAX},
     {"threads", 0, COMMON_OPTION_U64, &verify.threads, "N",
-     "Layers at a time. Default: one a processor, 16 at most.", 1, 16},
+     "Layers to verify at once. Default: one per processor, at most 16.", 1, 16},
     {0},
 };
 
-const char ctl_verify_about[] =
-    "Asks the cluster for attention of random queries over the session, computes the same in float64 from "
-    "the rows\n"
-    "as the workers hold them, and compares the two, and all copies of each row with each other. ERROR is "
-    "the largest\n"
-    "one as a fraction of what is allowed (docs/PRECISION.md). The step that the coordinator keeps of the "
-    "session\n"
-    "(--keep-steps), one that its client has made, is computed again and compared as it was answered. Exit "
-    "code 10\n"
-    "when anything differs. It alters nothing,\n"
-    "reads all that the rows see, and takes some seconds of a processor for each 10^9 multiplications.";
+const char ctl_verify_about[] = "Asks the cluster for attention of random queries over the session, computes "
+                                "the same in float64 from the rows\n"
+                                "that the workers hold, and compares the two; also compares all copies of "
+                                "each row with each other. ERROR is the\n"
+                                "largest error as a fraction of what is allowed (docs/internals/precision.md). A step "
+                                "of the session's client that the\n"
+                                "coordinator keeps (--keep-steps) is recomputed and compared with its "
+                                "answer. Exits with 10 if anything differs.\n"
+                                "Changes nothing, reads all that the rows see, and takes some seconds of a "
+                                "processor per 10^9 multiplications.";
 
 struct finding { // of a layer
     uint32_t layer;
@@ -287,7 +286,7 @@ static void tell_wrong(const struct finding *f)
     if (!(f->o <= 1) || !(f->lse <= 1))
         ctl_say(CTL_OK,
                 "layer %" PRIu32 ": a row at position %" PRIu64 ", query head %" PRIu32
-                ": the cluster answered %.9g, and float64 over its rows says %.9g (%.3g of what is allowed)",
+                ": the cluster answered %.9g, and float64 over its rows gives %.9g (%.3g of what is allowed)",
                 f->layer, f->position, f->head, f->got, f->want, f->o > f->lse ? f->o : f->lse);
 }
 
@@ -321,9 +320,9 @@ static enum ctl_exit report(const struct ctl *ctl, const struct verifying *v, si
     if (!ctl->json || kept_wrong)
         ctl_kept_tell(&v->kept);
     if (!wrong && kept_wrong)
-        return ctl_say(CTL_DATA_LOSS, "all %zu layers are right now, and the step that was kept is wrong", n);
+        return ctl_say(CTL_DATA_LOSS, "all %zu layers are right now, but the kept step is wrong", n);
     if (wrong)
-        return ctl_say(CTL_DATA_LOSS, "%zu of %zu layers are wrong (--seed %" PRIu64 " asks the same again)",
+        return ctl_say(CTL_DATA_LOSS, "%zu of %zu layers are wrong (--seed %" PRIu64 " repeats this check)",
                        wrong, n, verify.seed);
     if (!ctl->json)
         printf("all %zu layers are right: %" PRIu64 " tokens, in %s, seed %" PRIu64 "\n", n, v->length,
@@ -351,7 +350,7 @@ static enum ctl_exit verify_all(struct ctl *ctl, struct verifying *v)
     uint32_t threads = verify.threads ? (uint32_t)verify.threads : processors > 1 ? (uint32_t)processors : 1;
     work.n = choose_layers(v->spec, v->findings);
     if (work.n == 0)
-        return ctl_say(CTL_REFUSED, "layer %" PRIu64 " holds nothing in the session, or it has no such layer",
+        return ctl_say(CTL_REFUSED, "layer %" PRIu64 " holds nothing in the session or does not exist",
                        verify.layer);
     for (size_t i = 0; i < work.n; i++) {
         const struct proto_layer layer = proto_spec_layer(v->spec, v->findings[i].layer);

@@ -192,19 +192,19 @@ void ctl_kept_tell(const struct ctl_kept *kept)
     const banyan_kept_step *step = &kept->step;
     char age[32];
     if (!step->rows) {
-        printf("no step is kept of it\n");
+        printf("no step of this session is kept\n");
         return;
     }
     common_format_ns(step->age_ns, age, sizeof age);
     if (kept->gone) {
-        printf("the step that was kept saw rows that are not the session's any more\n");
+        printf("the kept step saw rows that no longer belong to the session\n");
     } else if (kept->ahead) {
-        printf("the kept step is of a token that not all layers have: ask again\n");
+        printf("the kept step is of a token that not all layers have: try again\n");
     } else if (ctl_kept_is_wrong(kept) && kept->o <= 1 && kept->lse <= 1) {
         ctl_say(CTL_OK,
-                "the kept step is WRONG, an audit has found, answered %s ago: layer %" PRIu32
+                "the kept step is WRONG, as an audit found, answered %s ago: layer %" PRIu32
                 ", rows at %" PRIu64 ", plan digest %016" PRIx64
-                ", members: %s. It agrees with the rows as the holders have them now",
+                ", members: %s. It agrees with the rows that the holders have now",
                 age, step->layer, step->first, step->plan_digest, step->workers);
     } else if (!ctl_kept_is_wrong(kept)) {
         printf("the kept step is right: layer %" PRIu32 ", %" PRIu64 " rows at %" PRIu64 ", %" PRIu32
@@ -215,10 +215,10 @@ void ctl_kept_tell(const struct ctl_kept *kept)
         ctl_say(CTL_OK,
                 "the kept step is WRONG: layer %" PRIu32 ", position %" PRIu64 ", query head %" PRIu32
                 ", answered %s ago: it was %.9g, and float64 over its rows (copy %" PRIu32
-                ") says %.9g (%.3g of what is allowed); plan digest %016" PRIx64 "%s%s%s",
+                ") gives %.9g (%.3g of what is allowed); plan digest %016" PRIx64 "%s%s%s",
                 step->layer, kept->position, kept->head, age, kept->got, kept->copy, kept->want,
                 kept->o > kept->lse ? kept->o : kept->lse, step->plan_digest,
-                step->audited == BANYAN_AUDIT_WRONG ? "; an audit has found it wrong, too" : "",
+                step->audited == BANYAN_AUDIT_WRONG ? "; an audit also found it wrong" : "",
                 step->workers[0] ? "; members: " : "", step->workers);
     }
 }

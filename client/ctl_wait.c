@@ -81,7 +81,7 @@ static enum ctl_exit out_of_patience(const struct waiting *w, const struct ctl_w
     char limit[32], bytes[32], size[40] = "";
     if (w->first_bytes)
         snprintf(size, sizeof size, " (%s)", common_format_bytes(left->bytes, bytes, sizeof bytes));
-    return ctl_say(CTL_TIMEOUT, "%s is not done after %s: %" PRIu64 " chunks%s are left, and %s%s%s", w->what,
+    return ctl_say(CTL_TIMEOUT, "%s is not finished after %s: %" PRIu64 " chunks%s are left, %s%s%s", w->what,
                    common_format_ns(limit_ns, limit, sizeof limit), left->chunks, size, goes_on,
                    left->stuck[0] ? "\n  now: " : "", left->stuck);
 }
@@ -111,7 +111,7 @@ enum ctl_exit ctl_wait(struct ctl *ctl, const char *what, const char *goes_on, c
 enum ctl_exit ctl_wait_check(const struct ctl_wait_given *given)
 {
     if (given->limit_ns && !given->wait)
-        return ctl_say(CTL_USAGE, "--wait-timeout goes with --wait");
+        return ctl_say(CTL_USAGE, "--wait-timeout needs --wait");
     return CTL_OK;
 }
 
@@ -131,6 +131,6 @@ enum ctl_exit ctl_wait_same_term(struct ctl *ctl, uint64_t term, const char *aga
     uint64_t now = 0;
     enum ctl_exit exit_code = ctl_wait_term(ctl, &now);
     if (exit_code == CTL_OK && now != term)
-        return ctl_say(CTL_STATE, "the coordinator was started again meanwhile: %s again", again);
+        return ctl_say(CTL_STATE, "the coordinator was restarted meanwhile: %s again", again);
     return exit_code;
 }

@@ -29,10 +29,10 @@ enum ctl_exit ctl_wait(struct ctl *ctl, const char *what, const char *goes_on, c
 // clang-format off
 #define CTL_WAIT_OPTIONS(given, more)                                                                        \
     {"wait", 'w', COMMON_OPTION_FLAG, &(given).wait, NULL,                                                   \
-     "Return when it is done. On a terminal a bar shows how far it is. Interrupt it, and it\ngoes on." more, \
+     "Return when it is finished. A terminal shows a progress bar. An interrupt ends only the\nwaiting." more, \
      0, 0},                                                                                                  \
     {"wait-timeout", 0, COMMON_OPTION_DURATION, &(given).limit_ns, "TIME",                                   \
-     "Wait no longer than this, and exit with 6; --timeout is of each call. Default: no limit.", 0, 0}
+     "Exit with 6 after waiting this long; --timeout is per call. Default: no limit.", 0, 0}
 // clang-format on
 // USAGE, which it has told: a limit without --wait.
 enum ctl_exit ctl_wait_check(const struct ctl_wait_given *given);

@@ -62,9 +62,9 @@ enum ctl_exit ctl_watch_look(struct ctl *ctl, const char *name, uint32_t bins, s
         exit_code = ctl_fail(&error);
     else if (out->watch.n == 0)
         exit_code = ctl_say(CTL_TIMEOUT,
-                            "no step of session %s came within %s, and no matching step is kept\n"
-                            "  steps are kept only while watched: try again while the session is in use, "
-                            "or with a longer --wait",
+                            "no step of session %s arrived within %s, and no matching step is kept\n"
+                            "  steps are kept only while watched: try again while the session is in use, or "
+                            "with a longer --wait",
                             name, common_format_ns(ctl_watch_given.wait_ns, wait, sizeof wait));
     if (exit_code != CTL_OK)
         ctl_watch_end(out);
@@ -87,19 +87,17 @@ bool ctl_watch_utf8(void)
 #define STEPS_OPTION                                                                                         \
     {                                                                                                        \
         "steps", 'n', COMMON_OPTION_U64, &ctl_watch_given.steps, "N",                                        \
-            "How many steps; a step is one layer's attention call. Default: one of each layer.", 1,          \
-            STEPS_MAX                                                                                        \
+            "Number of steps; a step is one layer's attention call. Default: one per layer.", 1, STEPS_MAX   \
     }
 #define LAYER_OPTION                                                                                         \
     {                                                                                                        \
-        "layer", 'l', COMMON_OPTION_U64, &ctl_watch_given.layer, "N",                                        \
-            "Of this layer only. Default: of any.", 0, 1023                                                  \
+        "layer", 'l', COMMON_OPTION_U64, &ctl_watch_given.layer, "N", "Only this layer. Default: all.", 0,   \
+            1023                                                                                             \
     }
 #define WAIT_OPTION                                                                                          \
     {                                                                                                        \
         "wait", 'w', COMMON_OPTION_DURATION, &ctl_watch_given.wait_ns, "TIME",                               \
-            "How long to wait for new steps before those that are kept are shown. Default: 5s.", 0,          \
-            50 * COMMON_NS_PER_S                                                                             \
+            "How long to wait for new steps before showing kept ones. Default: 5s.", 0, 50 * COMMON_NS_PER_S \
     }
 
 static const struct common_option mass_options[] = {
@@ -108,7 +106,7 @@ static const struct common_option mass_options[] = {
     {"heads", 0, COMMON_OPTION_FLAG, &ctl_watch_given.heads, NULL,
      "Show each query head separately, for one step unless --steps is given.", 0, 0},
     {"bins", 'b', COMMON_OPTION_U64, &ctl_watch_given.bins, "N",
-     "Stretches of the context, at most. Default: what the terminal shows.", 1, BINS_MAX},
+     "Most parts to divide the context into. Default: what the terminal shows.", 1, BINS_MAX},
     WAIT_OPTION,
     {0},
 };
@@ -123,16 +121,19 @@ static const struct common_option trace_options[] = {
 };
 
 const struct ctl_command ctl_watch_commands[] = {
-    {"session mass", "SESSION", "which part of the context its last steps looked at",
-     "Draws the attention mass of each stretch of the context: of the session's next steps, and where none "
-     "come in time, of the last ones that\nwere watched or whose client asked. The session's client is not "
-     "affected; the workers compute the masses beside the steps.",
+    {"session mass", "SESSION", "show which parts of the context recent steps attended to",
+     "Draws the attention mass over the context for the session's next steps or, if none arrive in time, for "
+     "the last ones\n"
+     "that were watched or whose client requested it. The session's client is not affected: workers compute "
+     "the masses\n"
+     "beside the steps.",
      mass_options, 1, 1, ctl_run_mass, NULL},
-    {"session trace", "SESSION", "where the time of its last steps went",
-     "Draws the tree of workers with the time that each waited for its turn (queue), computed, and waited "
-     "for its children: of the session's next\nsteps, and where none come in time, of the last ones that "
-     "were "
-     "watched or whose client asked.",
+    {"session trace", "SESSION", "show where the time of recent steps went",
+     "Draws the tree of workers with the time that each spent waiting for its turn (queue), computing, and "
+     "waiting for its\n"
+     "children, for the session's next steps or, if none arrive in time, for the last ones that were watched "
+     "or whose\n"
+     "client requested it.",
      trace_options, 1, 1, ctl_run_trace, NULL},
     {0},
 };

@@ -92,7 +92,7 @@ static bool take(struct crew *crew, size_t *nth)
     if (ended && crew->exit == CTL_OK) {
         crew->exit = crew->problem->exit = CTL_TIMEOUT;
         crew->problem->of_cluster = false;
-        snprintf(crew->problem->text, sizeof crew->problem->text, "ended before it was done");
+        snprintf(crew->problem->text, sizeof crew->problem->text, "ended early");
     }
     bool more = crew->exit == CTL_OK && crew->next < crew->work->n;
     *nth = more ? crew->next++ : 0;

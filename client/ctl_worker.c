@@ -46,7 +46,7 @@ static enum ctl_exit look_at_drain(struct ctl *ctl, const char *worker, struct c
     if (banyan_worker_get_drain(ctl->client, worker, &seen.now, &error) != BANYAN_OK)
         return say_not_found(&error, worker);
     if (!seen.now.draining)
-        return ctl_say(CTL_STATE, "%s is used again: somebody has resumed it", worker);
+        return ctl_say(CTL_STATE, "%s is back in use: someone has resumed it", worker);
     left->chunks = seen.now.chunks;
     left->bytes = seen.now.bytes;
     left->over = ctl_drain_over(&seen);
@@ -63,7 +63,7 @@ static enum ctl_exit run_drain(struct ctl *ctl, int n_args, char **args)
     if (banyan_worker_drain(ctl->client, worker, given.reason, &seen.now, &error) != BANYAN_OK)
         return say_not_found(&error, worker);
     if (given.wait.wait) {
-        enum ctl_exit exit_code = ctl_wait(ctl, worker, "go on moving", worker, &given.wait, look_at_drain);
+        enum ctl_exit exit_code = ctl_wait(ctl, worker, "still moving", worker, &given.wait, look_at_drain);
         if (exit_code != CTL_OK)
             return exit_code;
     }
@@ -72,7 +72,7 @@ static enum ctl_exit run_drain(struct ctl *ctl, int n_args, char **args)
     else if (!seen.now.chunks)
         printf("%s is drained: it has no chunks and can be stopped\n", worker);
     else
-        printf("%s is being drained: %" PRIu64 " chunks (%s) of %" PRIu64 " sessions are left%s%s\n"
+        printf("%s is draining: %" PRIu64 " chunks (%s) of %" PRIu64 " sessions are left%s%s\n"
                "  'banyanctl worker drain %s --wait' waits for it\n",
                worker, seen.now.chunks, common_format_bytes(seen.now.bytes, bytes, sizeof bytes),
                seen.now.sessions, seen.now.stuck[0] ? ": " : "", seen.now.stuck, worker);
@@ -91,9 +91,9 @@ static enum ctl_exit run_resume(struct ctl *ctl, int n_args, char **args)
     if (ctl->json)
         ctl_print_json(drain_json(args[0], &drain));
     else if (drain.draining)
-        printf("%s is leaving by itself: it is used again once it has been started again\n", args[0]);
+        printf("%s is stopping by itself: it is back in use once it is started again\n", args[0]);
     else
-        printf("%s is used again; 'banyanctl rebalance' gives it its part of what there is\n", args[0]);
+        printf("%s is back in use; 'banyanctl rebalance' moves its share of chunks back\n", args[0]);
     return CTL_OK;
 }
 
@@ -105,8 +105,7 @@ static struct ctl_careful careful;
 static enum ctl_exit forget_refused(const banyan_worker_info *w, const banyan_drain *has)
 {
     if (strcmp(w->state, "lost") != 0 && strcmp(w->state, "absent") != 0)
-        return ctl_say(CTL_STATE,
-                       "%s would not be forgotten: it is %s; stop it first, and drain it before that",
+        return ctl_say(CTL_STATE, "%s would not be forgotten: it is %s; drain it first, then stop it",
                        w->name, w->state);
     if (has->chunks)
         return ctl_say(CTL_STATE,
@@ -117,8 +116,9 @@ static enum ctl_exit forget_refused(const banyan_worker_info *w, const banyan_dr
         return ctl_say(CTL_STATE, "%s would not be forgotten: it holds %" PRIu64 " sessions in quarantine",
                        w->name, w->quarantined_sessions);
     if (has->sessions)
-        return ctl_say(CTL_STATE, "%s would not be forgotten now: %" PRIu64 " sessions are letting go of it",
-                       w->name, has->sessions);
+        return ctl_say(CTL_STATE,
+                       "%s would not be forgotten now: %" PRIu64 " sessions are still releasing it", w->name,
+                       has->sessions);
     return CTL_OK;
 }
 
@@ -144,8 +144,8 @@ static bool forget_may(struct ctl *ctl, const char *name, enum ctl_exit *exit_co
                    : ctl_say(CTL_NOT_FOUND, "there is no worker '%s': 'banyanctl workers' lists them", name);
     bool may = *exit_code == CTL_OK;
     if (may) {
-        snprintf(words, sizeof words, "strike worker %s of host %s off the list, which holds nothing", name,
-                 w->host);
+        snprintf(words, sizeof words, "remove worker %s%s%s, which holds nothing, from the list", name,
+                 w->host[0] ? " of host " : "", w->host);
         may = ctl_careful_may(ctl, &careful, words,
                               json_pack("{s:s, s:s, s:s}", "action", "worker forget", "worker", name, "host",
                                         w->host),
@@ -170,7 +170,7 @@ static enum ctl_exit run_forget(struct ctl *ctl, int n_args, char **args)
     if (ctl->json)
         ctl_print_json(json_pack("{s:s}", "forgotten", args[0]));
     else
-        printf("%s is forgotten; a worker that comes under this name is a new one\n", args[0]);
+        printf("%s is forgotten; a worker that joins under this name is a new one\n", args[0]);
     return CTL_OK;
 }
 
@@ -197,10 +197,9 @@ static enum ctl_exit look_at_balance(struct ctl *ctl, const char *name, struct c
     left->chunks = balance.moved < balance.chunks ? balance.chunks - balance.moved : 0;
     left->bytes = bytes < balance.bytes ? balance.bytes - bytes : 0;
     if (info.wished_chunks && !info.moves)
-        snprintf(
-            left->stuck, sizeof left->stuck,
-            "no chunk can move now: their sessions are not whole, or rows of them were attached and are not "
-            "all committed");
+        snprintf(left->stuck, sizeof left->stuck,
+                 "no chunk can move now: their sessions lack copies, or have attached rows that are not "
+                 "committed");
     banyan_cluster_info_free(&info);
     return same ? CTL_OK : ctl_wait_same_term(ctl, balance.term, "rebalance");
 }
@@ -233,15 +232,15 @@ static void print_balance(struct ctl *ctl, const banyan_balance *b)
     if (given.dry_run)
         ctl_print_rows(ctl, moves_json(b), columns);
     if (!b->chunks)
-        printf(
-            "nothing to move: each worker has as much as it is fast, or the rest is being moved already\n");
+        printf("nothing to move: load already matches worker speed, or the remaining chunks are already "
+               "moving\n");
     else
         printf("%" PRIu64 " chunks (%s) %s\n", b->chunks, common_format_bytes(b->bytes, bytes, sizeof bytes),
                given.dry_run     ? "would move"
-               : given.wait.wait ? "were to move"
+               : given.wait.wait ? "were planned"
                                  : "are moving");
     if (given.wait.wait && !given.dry_run && b->chunks)
-        printf("%" PRIu64 " chunks have moved meanwhile\n", balance.moved);
+        printf("%" PRIu64 " chunks moved\n", balance.moved);
 }
 
 static enum ctl_exit run_rebalance(struct ctl *ctl, int n_args, char **args)
@@ -263,7 +262,7 @@ static enum ctl_exit run_rebalance(struct ctl *ctl, int n_args, char **args)
     balance.chunks = plan.chunks;
     balance.bytes = plan.bytes;
     if (given.wait.wait && !given.dry_run)
-        exit_code = ctl_wait(ctl, "the balance", "go on moving", "", &given.wait, look_at_balance);
+        exit_code = ctl_wait(ctl, "the rebalance", "still moving", "", &given.wait, look_at_balance);
     if (exit_code == CTL_OK)
         print_balance(ctl, &plan);
     banyan_balance_free(&plan);
@@ -288,7 +287,7 @@ static enum ctl_exit check_drain(int n_args, char **args)
 
 static const struct common_option drain_options[] = {
     {"reason", 'r', COMMON_OPTION_STRING, &given.reason, "TEXT",
-     "Why, for those who look at 'banyanctl workers': at most 128 bytes. Default: none.", 0, 0},
+     "Reason, shown by 'banyanctl workers': at most 128 bytes. Default: none.", 0, 0},
     CTL_WAIT_OPTIONS(given.wait, ""),
     {0},
 };
@@ -306,20 +305,22 @@ static const struct common_option rebalance_options[] = {
 
 const struct ctl_command ctl_worker_commands[] = {
     {"worker drain", "WORKER", "take a worker out of use: its chunks move to others",
-     "Moves a worker's chunks to other workers while their sessions are used, and gives it no new ones. Once "
-     "it has none\nit can be stopped, and nothing is lost. It stays drained, also when it is started again, "
-     "until 'worker resume'.",
+     "Moves a worker's chunks to other workers while their sessions stay in use, and gives it no new ones. "
+     "Once it has\n"
+     "none it can be stopped without loss. It stays drained, even after a restart, until 'worker resume'.",
      drain_options, 1, 1, run_drain, check_drain},
-    {"worker resume", "WORKER", "use a worker again that was drained",
-     "The worker gets new chunks again. What has moved stays where it is until 'rebalance'.", NULL, 1, 1,
-     run_resume, NULL},
-    {"worker forget", "WORKER", "strike a lost worker off the list",
-     "Strikes a worker off that is lost and will not come back, so that 'workers' lists it no more. Refused "
-     "while it is there\nand while chunks have no other copy than there: nothing is lost by it.",
+    {"worker resume", "WORKER", "put a drained worker back into use",
+     "The worker gets new chunks again. Chunks that have moved away stay there until 'rebalance'.", NULL, 1,
+     1, run_resume, NULL},
+    {"worker forget", "WORKER", "remove a lost worker from the list",
+     "Removes a worker that is lost and will not return, so that 'workers' no longer lists it. Refused while "
+     "it is connected\n"
+     "or has the only copy of a chunk, so nothing is lost.",
      forget_options, 1, 1, run_forget, NULL},
-    {"rebalance", "", "move chunks, so that each worker has as much as it is fast",
-     "Makes a plan of chunks that should move, from the workers' speeds and from what they hold now, and "
-     "carries it out\nwhile sessions are used. Another one takes its place. --dry-run shows the plan.",
+    {"rebalance", "", "move chunks so that load matches worker speed",
+     "Plans which chunks should move, from the workers' speeds and what they hold now, and moves them while "
+     "sessions stay\n"
+     "in use. A new rebalance replaces the plan. --dry-run shows it.",
      rebalance_options, 0, 0, run_rebalance, check_wait},
     {0},
 };

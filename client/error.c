@@ -68,8 +68,8 @@ banyan_code client_check_blocking(struct banyan_client *client, banyan_error *er
     if (atomic_load(&client->closing))
         return client_error_set(error, BANYAN_CANCELLED, "the client is disconnected");
     if (common_loop_is_owner(client->loop))
-        return client_error_set(error, BANYAN_FAILED_PRECONDITION,
-                                "a blocking call inside a callback would wait for itself: use the "
-                                "asynchronous form, or another thread");
+        return client_error_set(
+            error, BANYAN_FAILED_PRECONDITION,
+            "a blocking call inside a callback would deadlock: use the asynchronous form, or another thread");
     return BANYAN_OK;
 }

@@ -47,10 +47,10 @@ banyan_code banyan_events_read(banyan_client *client, const banyan_events_option
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "an argument is NULL");
     options = options ? options : &all;
     if (options->n_kinds > PROTO_EVENT_KINDS_MAX || (options->n_kinds && !options->kinds))
-        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "%u kinds: at most %u may be asked for",
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "%u kinds: at most %u may be requested",
                                 options->n_kinds, PROTO_EVENT_KINDS_MAX);
     if (options->wait_ns > 50 * COMMON_NS_PER_S)
-        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "who reads events waits at most 50 s");
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "a call waits for events for at most 50 s");
     request.term = options->term;
     request.seq = options->seq;
     request.kinds = (char **)(uintptr_t)options->kinds;

@@ -29,9 +29,9 @@ void exact_row_add(struct exact_row *row, uint64_t first, uint64_t count, const 
                    const void *v, const float *v_scale);
 
 struct exact_verdict {
-    uint64_t keys; // seen
-    double o, lse; // largest error, as a fraction of what is promised (docs/PRECISION.md): above 1 is wrong
-    uint32_t head; // where o was, or else lse, or both 0
+    uint64_t keys;    // seen
+    double o, lse;    // largest error by the bound (docs/internals/precision.md): above 1 is wrong
+    uint32_t head;    // where o was, or else lse, or both 0
     double got, want; // there
 };
 // o [q_heads][v_dim] and lse [q_heads] as they were answered. Once, at the end.

@@ -131,7 +131,7 @@ static banyan_code take_memory(void *arg, const ProtobufCMessage *body, banyan_e
     if (code == BANYAN_OK && reply->n_member_bytes != reply->n_members)
         code =
             client_error_set(error, BANYAN_UNIMPLEMENTED,
-                             "the coordinator is of an older build, which does not say who holds how much");
+                             "the coordinator runs an older build, which does not report who holds how much");
     if (code != BANYAN_OK)
         return code;
     banyan_session_memory memory = {.bytes = reply->bytes,

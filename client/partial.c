@@ -43,7 +43,7 @@ banyan_code client_partial_take(struct client_missing_reader *reader, const Bany
     size_t bytes = pb->missing * (size_t)PROTO_MISSING_RANGE_BYTES;
     if (!out && pb->missing)
         return client_error_set(error, BANYAN_INTERNAL,
-                                "the coordinator answered in part where nobody takes a partial answer");
+                                "the coordinator sent a partial answer that was not allowed");
     if (!out)
         return BANYAN_OK;
     client_partial_clear(out);

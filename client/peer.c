@@ -148,7 +148,7 @@ banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, s
         }
     if (peers->n == PEERS_MAX)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED,
-                                "connected to %u workers: this is the limit", PEERS_MAX);
+                                "the limit of %u connected workers is reached", PEERS_MAX);
     struct client_peer *peer = calloc(1, sizeof *peer + len + 1);
     if (!peer)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
@@ -244,6 +244,6 @@ void client_peer_cancel(struct client_put *put)
         peer->last = at;
     banyan_error error;
     put_move(put, CLIENT_PUT_OVER);
-    client_error_set(&error, BANYAN_CANCELLED, "the attach was given up");
+    client_error_set(&error, BANYAN_CANCELLED, "the attach was abandoned");
     put->done(put, BANYAN_CANCELLED, NULL, &error);
 }

@@ -149,7 +149,7 @@ static void on_asked(struct client_call *call, banyan_code code, const struct pr
         read_fail(r, &wrong);
     } else if (r->ticket->incarnation != atomic_load(&r->session->incarnation)) {
         client_error_set(&wrong, BANYAN_ABORTED,
-                         "the session was truncated by another client: ask for its state "
+                         "the session was truncated by another client: read its state "
                          "(banyan_session_get_info) and read again");
         read_fail(r, &wrong);
     } else {
@@ -252,7 +252,7 @@ static banyan_code take_rows(struct reading *r, const struct span *span, uint64_
     uint64_t sum = sum_part(r, span, k, false) + (v ? sum_part(r, span, v, true) : 0);
     if (sum != body->sum) {
         client_error_set(error, BANYAN_DATA_LOSS,
-                         "rows from position %llu of layer %u are not what the worker's memory has",
+                         "rows from position %llu of layer %u differ from the worker's memory",
                          (unsigned long long)span->first, r->layer);
         client_copy_text(error->reason, sizeof error->reason, "HASH_MISMATCH");
         return BANYAN_DATA_LOSS;
@@ -439,10 +439,11 @@ static banyan_code check(const struct banyan_session *session, uint32_t layer, u
                                 "layer %u has no K and V of its own: there is nothing to read", layer);
     if (!v != (of->v_row == 0))
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
-                                of->v_row ? "v is NULL" : "V lies in K: v must be NULL");
+                                of->v_row ? "v is NULL" : "values are part of the keys: v must be NULL");
     if (!k_scale != !of->scale_row || !v_scale != !(of->scale_row && of->v_row))
-        return client_error_set(error, BANYAN_INVALID_ARGUMENT,
-                                "k_scale and v_scale go with KV types that have scales, and only with them");
+        return client_error_set(
+            error, BANYAN_INVALID_ARGUMENT,
+            "k_scale and v_scale are required for KV types that have scales, and only for them");
     if (count == 0 || first > UINT64_MAX / 4 || count > UINT64_MAX / 4)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
                                 "the range is empty or exceeds the largest position");

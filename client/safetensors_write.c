@@ -96,12 +96,11 @@ enum common_code client_safetensors_head(const struct common_safetensor *tensors
     for (size_t i = 0; i < n_tensors; i++)
         if (!shape_fits(&tensors[i]))
             return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                    "tensor '%.64s': type, shape and bytes do not fit together",
-                                    tensors[i].name);
+                                    "tensor '%.64s': type, shape and bytes do not match", tensors[i].name);
     char *header = make_header(tensors, n_tensors);
     if (!header)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "a tensor's name is there twice, or is not UTF-8");
+                                "a tensor's name occurs twice, or is not UTF-8");
     size_t len = strlen(header), padded = (len + 7) / 8 * 8;
     uint8_t *head = malloc(8 + padded);
     if (head) {

@@ -98,13 +98,11 @@ banyan_code client_seals_check(const struct banyan_session *session, banyan_erro
     for (uint64_t i = 0; seals && i < seals->n; i++) {
         if (is_right(seals, i))
             continue;
-        client_error_set(
-            error, BANYAN_DATA_LOSS,
-            "tokens %llu to %llu are not what was sealed, as they were read: a worker's memory is "
-            "wrong. It is looked for now ('banyanctl scrub --wait' says when that is done): then "
-            "try again",
-            (unsigned long long)i * seals->chunk_tokens,
-            (unsigned long long)(i + 1) * seals->chunk_tokens - 1);
+        client_error_set(error, BANYAN_DATA_LOSS,
+                         "tokens %llu to %llu do not match their seal: a worker's memory is wrong. A scrub "
+                         "is looking for it ('banyanctl scrub --wait' waits for that): then try again",
+                         (unsigned long long)i * seals->chunk_tokens,
+                         (unsigned long long)(i + 1) * seals->chunk_tokens - 1);
         if (error)
             client_copy_text(error->reason, sizeof error->reason, "HASH_MISMATCH");
         return BANYAN_DATA_LOSS;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is read of a session, compared with what was sealed (docs/WIRE.md, "Seals"): for who reads all of it, each row once,
-// and must not pass on what a wrong memory has. Sums of rows are taken as they come, from any layer and in any order; a
+// What is read of a session, compared with what was sealed (docs/reference/wire.md, "Seals"): for who reads all of it, each row
+// once, and must not pass on what a wrong memory has. Sums of rows are taken as they come, from any layer and in any order; a
 // chunk can be judged once all of its rows have come.
 #ifndef CLIENT_SEALS_H
 #define CLIENT_SEALS_H

@@ -22,7 +22,7 @@ static banyan_code make(struct created *created, uint64_t id, uint64_t incarnati
                         const Banyan__Pb__Spec *spec, banyan_error *error)
 {
     if (id == 0)
-        return client_error_set(error, BANYAN_INTERNAL, "the coordinator made a session without an id");
+        return client_error_set(error, BANYAN_INTERNAL, "the coordinator created a session without an id");
     struct banyan_session *session = calloc(1, sizeof *session);
     if (!session)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
@@ -57,11 +57,10 @@ static banyan_code take_created(void *arg, const ProtobufCMessage *body, banyan_
 // It has the floor, or is gone.
 static banyan_code take_floor(const struct created *created, uint64_t floor, banyan_error *error)
 {
-    banyan_code code = created->floor
-                           ? client_floor_fill(created->session, created->spec, floor, error)
-                           : client_error_set(error, BANYAN_UNIMPLEMENTED,
-                                              "the coordinator is of an older build, which makes no sessions "
-                                              "with a floor: bring it up to date");
+    banyan_code code = created->floor ? client_floor_fill(created->session, created->spec, floor, error)
+                                      : client_error_set(error, BANYAN_UNIMPLEMENTED,
+                                                         "the coordinator runs an older build, which cannot "
+                                                         "create sessions with a floor: update it");
     if (code == BANYAN_OK)
         return code;
     banyan_error left;
@@ -69,7 +68,7 @@ static banyan_code take_floor(const struct created *created, uint64_t floor, ban
         char why[sizeof error->message];
         client_copy_text(why, sizeof why, error->message);
         snprintf(error->message, sizeof error->message,
-                 "%.300s (and session 0x%016" PRIx64 ", which is not whole, could not be deleted)", why,
+                 "%.300s (and session 0x%016" PRIx64 ", which is incomplete, could not be deleted)", why,
                  created->session->id);
     }
     banyan_session_close(created->session);

@@ -202,7 +202,7 @@ static enum common_code read_file(const struct snapshot *snapshot, const json_t 
     snapshot_file_name(snapshot, to, name);
     if (given && strcmp(given, name) == 0)
         return COMMON_OK;
-    snprintf(what, sizeof what, "entry %zu of 'files' is named '%.60s' and not '%s'", nth, given ? given : "",
+    snprintf(what, sizeof what, "entry %zu of 'files' is named '%.60s', not '%s'", nth, given ? given : "",
              name);
     return bad(err, what);
 }
@@ -228,27 +228,27 @@ static enum common_code read_manifest(json_t *manifest, struct snapshot *out, st
     const char *compression = json_string_value(json_object_get(manifest, "compression"));
     uint64_t version, want, sum;
     if (!format || strcmp(format, FORMAT) != 0)
-        return bad(err, "it is not of a Banyan snapshot ('format')");
+        return bad(err, "it does not belong to a Banyan snapshot ('format')");
     if (!read_number(manifest, "version", INT32_MAX, &version) || (version != VERSION && version != FLOORED))
-        return bad(err, "its version is neither 1 nor 2: another release of banyanctl wrote it");
+        return bad(err, "its version is not 1 or 2: another release of banyanctl wrote it");
     if (!read_hex(json_object_get(manifest, "xxh3"), &want))
         return bad(err, "'xxh3' is missing");
     json_object_del(manifest, "xxh3");
     if (!sum_of(manifest, &sum))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
     if (sum != want)
-        return bad(err, "its contents are not what its 'xxh3' says: it was altered or damaged");
+        return bad(err, "its contents do not match its 'xxh3': it was altered or damaged");
     if (!read_number(manifest, "length", SNAPSHOT_LENGTH_MAX, &out->length))
         return bad(err, "'length' is not a number of tokens");
     if (version == VERSION && json_object_get(manifest, "floor"))
-        return bad(err, "'floor' goes with version 2");
+        return bad(err, "'floor' needs version 2");
     if (version == FLOORED &&
         (!read_number(manifest, "floor", SNAPSHOT_LENGTH_MAX, &out->floor) || out->floor == 0))
         return bad(err, "'floor' is not a position past 0");
     if (out->floor > out->length)
         return bad(err, "'floor' is past 'length'");
     if (!compression || (strcmp(compression, "none") != 0 && strcmp(compression, "zstd") != 0))
-        return bad(err, "'compression' is neither none nor zstd");
+        return bad(err, "'compression' is not none or zstd");
     out->zstd = strcmp(compression, "zstd") == 0;
     out->spec = json_incref(json_object_get(manifest, "spec"));
     out->info = json_incref(json_object_get(manifest, "session"));

@@ -86,15 +86,15 @@ enum common_code snapshot_dir_make(const char *path, struct snapshot_dir **out, 
     if (!dir->temporary) {
         code = no_memory(err);
     } else if (lstat(dir->path, &st) == 0) {
-        code = common_error_set(err, COMMON_ALREADY_EXISTS, "%s exists already: a snapshot makes its folder",
-                                dir->path);
+        code = common_error_set(err, COMMON_ALREADY_EXISTS,
+                                "%s already exists: a snapshot creates its folder", dir->path);
     } else {
         snprintf(dir->temporary, room, "%s.XXXXXX", dir->path);
         bool made = mkdtemp(dir->temporary) != NULL;
         dir->fd = made ? open(dir->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
         if (dir->fd < 0)
-            code =
-                common_error_set(err, COMMON_INTERNAL, "%s cannot be made: %s", dir->path, strerror(errno));
+            code = common_error_set(err, COMMON_INTERNAL, "%s cannot be created: %s", dir->path,
+                                    strerror(errno));
         if (dir->fd < 0 && made)
             rmdir(dir->temporary);
         COMMON_FAILPOINT("snapshot_folder_made");
@@ -205,7 +205,7 @@ enum common_code snapshot_dir_finish(struct snapshot_dir *dir, struct common_err
         !rename_new(dir->temporary, dir->path)) {
         enum common_code code =
             common_error_set(err, errno == EEXIST ? COMMON_ALREADY_EXISTS : COMMON_INTERNAL,
-                             "%s cannot be made: %s", dir->path, strerror(errno));
+                             "%s cannot be created: %s", dir->path, strerror(errno));
         snapshot_dir_discard(dir);
         return code;
     }
@@ -269,8 +269,8 @@ static enum common_code check_stored(const struct snapshot_dir *dir, const char 
     if (size == want)
         return COMMON_OK;
     return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                            "%s/%s has %" PRIu64 " bytes, and the manifest says %" PRIu64
-                            ": it was cut or altered",
+                            "%s/%s has %" PRIu64 " bytes, but the manifest says %" PRIu64
+                            ": it was truncated or altered",
                             dir->path, name, size, want);
 }
 
@@ -285,7 +285,7 @@ static enum common_code read_all(const struct snapshot_dir *dir, const char *nam
         if (n < 0)
             return failed(dir, name, "read", err);
         if (n == 0)
-            return wrong(dir, name, "it became shorter while it was read", err);
+            return wrong(dir, name, "it became shorter while being read", err);
         to += n;
         len -= (size_t)n;
     }
@@ -372,8 +372,7 @@ static enum common_code load(const struct snapshot_dir *dir, const struct snapsh
     }
     close(fd);
     if (code == COMMON_OK && common_xxh3(stored, file->bytes, 0) != file->sum)
-        code = wrong(dir, name, "its bytes are not those of the snapshot (xxh3): it was altered or damaged",
-                     err);
+        code = wrong(dir, name, "its bytes do not match the snapshot (xxh3): it was altered or damaged", err);
     if (code == COMMON_OK)
         *out = stored;
     else
@@ -397,7 +396,8 @@ static enum common_code find_tensors(const struct common_safetensors *parsed,
         if (!same)
             return common_error_set(
                 err, COMMON_INVALID_ARGUMENT,
-                "tensor '%s' is missing, or not of the type and shape that the spec wants", tensors[i].name);
+                "tensor '%s' is missing or does not have the type and shape that the spec requires",
+                tensors[i].name);
         tensors[i].data = t->data;
     }
     return COMMON_OK;

@@ -68,8 +68,8 @@ static banyan_code lacks_rows(const banyan_session_info *info, banyan_error *why
 {
     return client_error_set(why, BANYAN_UNAVAILABLE,
                             "the session may have more than %" PRIu64
-                            " tokens, at workers that are away: wait for them. If they are lost for good, "
-                            "truncate the session to what is left, and take the snapshot then",
+                            " tokens, on workers that are not connected: wait for them. If they are lost for "
+                            "good, truncate the session to what is left, then take the snapshot",
                             info->length);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// banyan_item.traceparent on its way, and the client's own spans (docs/TRACING.md). A call without one pays a comparison an
-// item.
+// banyan_item.traceparent on its way, and the client's own spans (docs/operating/tracing.md). A call without one pays a
+// comparison an item.
 //
 // Spans are exported where the environment says so when a client connects:
 //   BANYAN_TRACE_FILE                     appended to, lines of OTLP JSON

@@ -101,7 +101,7 @@ banyan_code client_ticket_read(const Banyan__Pb__AttachOpenReply *reply, uint64_
 
 refuse:
     client_ticket_unref(ticket);
-    return client_error_set(error, code, "the coordinator's placement does not cover what was asked for");
+    return client_error_set(error, code, "the coordinator's placement does not cover the requested range");
 }
 
 struct client_ticket *client_ticket_find(struct banyan_session *session, uint64_t position)

@@ -15,7 +15,7 @@ banyan_code client_draw_key(uint64_t *key, banyan_error *error)
 {
     do
         if (!common_random(key, sizeof *key))
-            return client_error_set(error, BANYAN_INTERNAL, "the system gives no random numbers");
+            return client_error_set(error, BANYAN_INTERNAL, "cannot get random numbers");
     while (*key == 0);
     return BANYAN_OK;
 }
@@ -35,8 +35,9 @@ banyan_code client_cuts_may_write(const struct banyan_session *session, banyan_e
 {
     if (!atomic_load_explicit(&session->cuts.doubted, memory_order_relaxed))
         return BANYAN_OK;
-    return client_error_set(error, BANYAN_ABORTED,
-                            "a truncate has failed, and may yet be done: ask for the session's state first");
+    return client_error_set(
+        error, BANYAN_ABORTED,
+        "a truncate has failed and may still take effect: read the session's state first");
 }
 
 struct cut_reply {

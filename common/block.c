@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "common/wipe.h"
+
 #define SMALLEST   ((size_t)1 << 10)
 #define MAPPED     ((size_t)64 << 10)      // from this size on blocks are mapped
 #define LARGEST    (COMMON_BLOCK_KEEP / 4) // larger ones are not kept: one giant would drive out all others
@@ -114,7 +116,7 @@ static void list(struct block *block)
 
 static void wipe(struct block *block)
 {
-    memset(block + 1, 0, block->soiled);
+    common_wipe(block + 1, block->soiled);
     block->soiled = 0;
 }
 

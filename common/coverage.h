@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mix behind coverage (docs/ARCHITECTURE.md, "A step" 5): who demands a coverage (the coordinator) and
-// who counts one (kernels/partial.h) must agree on it to the bit. Its values cross the wire.
+// The mix behind coverage (docs/internals/architecture.md, "A step" 5): who demands a coverage (the
+// coordinator) and who counts one (kernels/partial.h) must agree on it to the bit. Its values cross the wire.
 #ifndef COMMON_COVERAGE_H
 #define COMMON_COVERAGE_H
 

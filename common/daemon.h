@@ -16,7 +16,7 @@
 #include "common/status.h"
 #include "common/tracer.h"
 
-enum common_daemon_exit { // docs/EXIT_CODES.md; a daemon may have further ones from 4 on
+enum common_daemon_exit { // docs/reference/exit-codes.md; a daemon may have further ones from 4 on
     COMMON_DAEMON_CLEAN = 0,
     COMMON_DAEMON_USAGE = 2,
     COMMON_DAEMON_START = 3,
@@ -49,7 +49,7 @@ struct common_daemon {
 #define COMMON_DAEMON_SECRET_OPTION(daemon)                                                                  \
     {                                                                                                        \
         "secret-file", 's', COMMON_OPTION_STRING, &(daemon)->secret_file, "PATH",                            \
-            "The cluster's secret, the same on all its hosts; made when it is absent.\n"                     \
+            "The cluster's secret, the same on all hosts; created if it does not exist.\n"                   \
             "Default: ${XDG_STATE_HOME:-~/.local/state}/banyan/cluster.secret.",                             \
             0, 0                                                                                             \
     }
@@ -64,7 +64,7 @@ struct common_daemon {
 #define COMMON_DAEMON_EOF_OPTION(daemon)                                                                     \
     {                                                                                                        \
         "stop-on-eof", 0, COMMON_OPTION_FLAG, &(daemon)->stop_on_eof, NULL,                                  \
-            "End as after SIGTERM when standard input ends: for a program that starts this daemon,\n"        \
+            "Stop as on SIGTERM when standard input ends: for a program that starts this daemon,\n"          \
             "holds the other end of the pipe, and may itself be killed.",                                    \
             0, 0                                                                                             \
     }
@@ -75,13 +75,13 @@ struct common_daemon {
 #define COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon)                                                           \
     {                                                                                                        \
         "http-insecure", 0, COMMON_OPTION_FLAG, &(daemon)->http_insecure, NULL,                              \
-            "Let --http be another address than loopback, though it asks nobody for a token.", 0, 0          \
+            "Allow --http beyond loopback although it asks for no token.", 0, 0                              \
     }
 #define COMMON_DAEMON_HTTP_TLS_OPTION(daemon)                                                                \
     {                                                                                                        \
         "http-tls", 0, COMMON_OPTION_STRING, &(daemon)->http_tls, "auto|on|off",                             \
-            "Whether --http speaks HTTPS, with --tls-cert: auto is on where others can reach\n"              \
-            "it, and off on loopback. Default: auto.",                                                       \
+            "Whether --http uses HTTPS, with --tls-cert: auto is on if others can reach it and\n"            \
+            "off on loopback. Default: auto.",                                                               \
             0, 0                                                                                             \
     }
 #define COMMON_DAEMON_TLS_OPTIONS(daemon)                                                                    \
@@ -90,9 +90,9 @@ struct common_daemon {
      COMMON_OPTION_STRING,                                                                                   \
      &(daemon)->tls_cert,                                                                                    \
      "FILE",                                                                                                 \
-     "This daemon's certificate (PEM), and those between it and the authority's; it says\n"                  \
-     "the daemon's role ('banyanctl pki issue' makes one). With it tls:// and nng+tls://\n"                  \
-     "can be listened at and dialled. SIGHUP reads the three files again. Default: no TLS.",                 \
+     "This daemon's certificate (PEM) and those between it and the authority's; it names\n"                  \
+     "the daemon's role ('banyanctl pki issue' makes one). It enables tls:// and nng+tls://\n"               \
+     "endpoints. SIGHUP reads the three files again. Default: no TLS.",                                      \
      0,                                                                                                      \
      0},                                                                                                     \
         {"tls-key",                                                                                          \
@@ -100,7 +100,7 @@ struct common_daemon {
          COMMON_OPTION_STRING,                                                                               \
          &(daemon)->tls_key,                                                                                 \
          "FILE",                                                                                             \
-         "Its key (PEM, not encrypted), readable for nobody else. Default: systemd's\n"                      \
+         "Its key (PEM, not encrypted), readable only by the daemon's user. Default: systemd's\n"            \
          "credential 'tls.key'.",                                                                            \
          0,                                                                                                  \
          0},                                                                                                 \
@@ -109,13 +109,13 @@ struct common_daemon {
          COMMON_OPTION_STRING,                                                                               \
          &(daemon)->tls_ca,                                                                                  \
          "FILE",                                                                                             \
-         "Certificates of the authorities that are believed (PEM): one, or two for a while\n"                \
-         "when the authority changes. Default: none.",                                                       \
+         "CA certificates to trust (PEM): one, or two for a while\n"                                         \
+         "while the authority changes. Default: none.",                                                      \
          0,                                                                                                  \
          0},                                                                                                 \
     {                                                                                                        \
         "tls-client-cert", 0, COMMON_OPTION_STRING, &(daemon)->tls_client_cert, "require|off",               \
-            "Whether clients, and browsers at --http, must show a certificate as well.\n"                    \
+            "Whether clients, and browsers at --http, must show a certificate too.\n"                        \
             "Daemons always must. Default: off.",                                                            \
             0, 0                                                                                             \
     }
@@ -125,15 +125,15 @@ struct common_daemon {
      COMMON_OPTION_STRING,                                                                                   \
      &(daemon)->seccomp,                                                                                     \
      "enforce|log|off",                                                                                      \
-     "System calls that a daemon has no use for: they fail, and those that only an intruder\n"               \
-     "makes end the process (enforce); they are written to the kernel's log (log); or there\n"               \
-     "is no filter (off). Default: enforce.",                                                                \
+     "What happens to system calls that no daemon needs: they fail, and those that only an\n"                \
+     "intruder makes end the process (enforce); they are allowed and written to the kernel's\n"              \
+     "log (log); or they are not filtered (off). Default: enforce.",                                         \
      0,                                                                                                      \
      0},                                                                                                     \
     {                                                                                                        \
         "core-dumps", 0, COMMON_OPTION_FLAG, &(daemon)->core_dumps, NULL,                                    \
-            "Let this process dump core, and debuggers of its user attach. A dump has the\n"                 \
-            "cluster's secret and tokens, but no keys and values that are stored.",                          \
+            "Allow core dumps, and debuggers of the same user to attach. A dump contains the\n"              \
+            "cluster's secret and tokens, but no stored keys and values.",                                   \
             0, 0                                                                                             \
     }
 #define COMMON_DAEMON_LOG_OPTIONS(daemon)                                                                    \
@@ -142,7 +142,7 @@ struct common_daemon {
      COMMON_OPTION_STRING,                                                                                   \
      &(daemon)->log_level,                                                                                   \
      "error|warn|info|debug",                                                                                \
-     "How much is logged. Default: BANYAN_LOG, else info.",                                                  \
+     "Least severe level to log. Default: BANYAN_LOG, else info.",                                           \
      0,                                                                                                      \
      0},                                                                                                     \
         {"log-format",                                                                                       \
@@ -150,14 +150,14 @@ struct common_daemon {
          COMMON_OPTION_STRING,                                                                               \
          &(daemon)->log_format,                                                                              \
          "text|json|journald",                                                                               \
-         "How: lines for people, JSON objects, one a line, or records of systemd's journal\n"                \
-         "(where stderr is not the journal: lines that begin with <PRIORITY>). Default: text.",              \
+         "Format of the log: text, JSON objects (one per line) or records for systemd's journal\n"           \
+         "(if stderr is not the journal: lines that begin with <PRIORITY>). Default: text.",                 \
          0,                                                                                                  \
          0},                                                                                                 \
     {                                                                                                        \
         "log-rate", 0, COMMON_OPTION_U64, &(daemon)->log_rate, "N",                                          \
-            "Of records of one kind at most so many a second, then how many were left out; 0: all.\n"        \
-            "An ERROR that comes once is never left out, nor is what --log-level=debug adds.\n"              \
+            "Log at most so many records of one kind per second, then how many were left out; 0:\n"          \
+            "all. A single ERROR is never left out, nor is what --log-level=debug adds.\n"                   \
             "Default: 100.",                                                                                 \
             0, 1u << 20                                                                                      \
     }
@@ -167,13 +167,13 @@ struct common_daemon {
      COMMON_OPTION_STRING,                                                                                   \
      &(daemon)->trace.file,                                                                                  \
      "FILE",                                                                                                 \
-     "Append spans of traced steps to this file, lines of OTLP JSON. SIGHUP opens it anew.\n"                \
+     "Append spans of traced steps to this file as lines of OTLP JSON. SIGHUP reopens it.\n"                 \
      "Default: nowhere.",                                                                                    \
      0,                                                                                                      \
      0},                                                                                                     \
     {                                                                                                        \
         "trace-otlp", 0, COMMON_OPTION_STRING, &(daemon)->trace.otlp, "URL",                                 \
-            "Send spans of traced steps to a collector, OTLP over HTTP as JSON:\n"                           \
+            "Send spans of traced steps to a collector as OTLP JSON over HTTP:\n"                            \
             "http://HOST:4318/v1/traces. Default: nowhere.",                                                 \
             0, 0                                                                                             \
     }
@@ -183,14 +183,14 @@ struct common_daemon {
      COMMON_OPTION_STRING,                                                                                   \
      &(daemon)->file.path,                                                                                   \
      "FILE",                                                                                                 \
-     "Read options from this file, too: 'name = value' lines and '#' comments; the command\n"                \
-     "line wins. -FILE: it may be absent. Default: no file.",                                                \
+     "Also read options from this file: 'name = value' lines and '#' comments; the command\n"                \
+     "line takes precedence. -FILE: it may be absent. Default: no file.",                                    \
      0,                                                                                                      \
      0},                                                                                                     \
     {                                                                                                        \
         "print-config", 0, COMMON_OPTION_FLAG, &(daemon)->file.print, NULL,                                  \
-            "Print all options, their values and where those are from, in the form of that file,\n"          \
-            "and exit.",                                                                                     \
+            "Print all options, their values and where those come from, in the format of that\n"             \
+            "file, and exit.",                                                                               \
             0, 0                                                                                             \
     }
 

@@ -70,7 +70,7 @@ static void on_refused(int number, siginfo_t *info, void *context)
 }
 
 #define WHY                                                                                                  \
-    ", which a daemon has no use for: it did not happen, and this process ends. Somebody may have taken it " \
+    ", which no daemon needs: the call was blocked and this process ends. It may have been taken "           \
     "over, or a library needs --seccomp=off"
 
 static void set_line(const struct common_harden *harden)
@@ -100,10 +100,10 @@ static enum common_code enter_filter(const struct common_harden *harden, struct 
     set_line(harden);
     if (sigaction(SIGSYS, &action, NULL) != 0 ||
         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) != 0)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the system does not take the filter of system calls: %s; --seccomp=off "
-                                "starts without it",
-                                strerror(errno));
+        return common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "the system rejects the filter of system calls: %s; --seccomp=off starts without it",
+            strerror(errno));
     return COMMON_OK;
 }
 

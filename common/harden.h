@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a daemon gives up once it has all that it needs: dumps of its memory, new privileges, and the system calls that it
-// has no use for. docs/HARDENING.md. Linux on x86-64 and aarch64; elsewhere there is no filter.
+// has no use for. docs/operating/hardening.md. Linux on x86-64 and aarch64; elsewhere there is no filter.
 #ifndef COMMON_HARDEN_H
 #define COMMON_HARDEN_H
 

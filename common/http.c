@@ -268,7 +268,7 @@ static void answer(struct evhttp_request *request, struct common_http *http)
     if (!body && a.release)
         a.release((void *)a.body);
     if (!body || (a.len && !body_put(http, body, &a))) {
-        static const char busy[] = "too much is being sent already: try again\n";
+        static const char busy[] = "too much is already being sent: try again\n";
         http_answer(request, 503, "text/plain", busy, sizeof busy - 1);
     } else {
         no_delay(request);
@@ -352,7 +352,7 @@ enum common_code common_http_new(struct common_loop *loop, const char *address, 
         common_http_free(http);
         return common_error_set(
             err, COMMON_ALREADY_EXISTS,
-            "--http %.100s cannot be listened on: the address is taken, or not this machine's", address);
+            "cannot listen on --http %.100s: the address is in use, or not this machine's", address);
     }
     snprintf(http->address, sizeof(http->address), "%.*s:%u", (int)(colon - address), address,
              port_of(evhttp_bound_socket_get_fd(bound)));

@@ -128,7 +128,7 @@ void common_http_crowd_enter(struct common_http_crowd *crowd)
     for (uint32_t i = 0; i < seen.n; i++)
         seen.all[i].from = address_of(seen.all[i].fd);
     if (crowd->dropped == 0)
-        common_log_warn("more than %d connections to --http: whoever has the most loses some",
+        common_log_warn("more than %d connections to --http: closing connections of the busiest address",
                         COMMON_HTTP_CONNECTIONS);
     while (seen.n >= LEFT) {
         drop_one(&seen);
@@ -151,13 +151,13 @@ bool common_http_crowd_metrics(struct common_http_crowd *crowd, struct common_me
            common_metrics_put(table,
                               &(struct common_metric_spec){.kind = COMMON_METRIC_GAUGE,
                                                            .name = "banyan_http_connections_max",
-                                                           .help = "How many there may be."},
+                                                           .help = "How many are allowed."},
                               COMMON_HTTP_CONNECTIONS) &&
            common_metrics_put(
                table,
                &(struct common_metric_spec){.kind = COMMON_METRIC_COUNTER,
                                             .name = "banyan_http_dropped_total",
-                                            .help = "Connections to --http that were cut for newer ones."},
+                                            .help = "Connections to --http that were closed for newer ones."},
                (double)crowd->dropped);
 }
 

@@ -28,7 +28,7 @@ static void say(const struct common_notify *notify, const char *text)
 {
     if (notify->fd >= 0 && sendto(notify->fd, text, strlen(text), MSG_DONTWAIT | MSG_NOSIGNAL,
                                   (const struct sockaddr *)&notify->address, notify->len) < 0)
-        common_log_debug("the service manager was not told: %s", strerror(errno));
+        common_log_debug("cannot notify the service manager: %s", strerror(errno));
 }
 
 static void say_status(const struct common_notify *notify, const char *first, const char *status)
@@ -82,7 +82,7 @@ enum common_code common_notify_new(struct common_loop *loop, struct common_notif
         notify->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         if (notify->fd < 0 || common_timer_new(loop, on_watchdog, notify, &notify->watchdog) != COMMON_OK)
             code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                    "no descriptor or memory to tell the service manager");
+                                    "no descriptor or memory to notify the service manager");
     }
     if (code != COMMON_OK) {
         common_notify_free(notify);

@@ -316,8 +316,8 @@ static enum common_tls_state fail(struct common_tls_link *link, int ssl_error)
     if (strange) {
         snprintf(link->why, size,
                  link->accepts
-                     ? "the dialler does not speak TLS, and this endpoint does: dial tls:// (nng+tls://)"
-                     : "the server does not speak TLS: dial tcp:// (nng+tcp://), or give the server "
+                     ? "the dialler does not use TLS, but this endpoint does: dial tls:// (nng+tls://)"
+                     : "the server does not use TLS: dial tcp:// (nng+tcp://), or give the server "
                        "--tls-cert and a tls:// endpoint");
         tell_plain(link);
         ERR_clear_error();
@@ -325,15 +325,14 @@ static enum common_tls_state fail(struct common_tls_link *link, int ssl_error)
     }
     int error = link->error;
     if ((ssl_error == SSL_ERROR_SYSCALL || error) && !(link->shaken && error && last_words(link))) {
-        snprintf(link->why, size, "the link was lost%s: %s",
-                 link->shaken ? "" : " in the middle of the TLS handshake",
+        snprintf(link->why, size, "the link was lost%s: %s", link->shaken ? "" : " during the TLS handshake",
                  error ? strerrordesc_np(error) : "out of memory");
         ERR_clear_error();
         return COMMON_TLS_LOST;
     }
     if (link->eof && !link->shaken) {
         snprintf(link->why, size,
-                 "the peer hung up in the middle of the TLS handshake: does it speak TLS? Its log says why");
+                 "the peer hung up during the TLS handshake: does it use TLS? Its log says why");
         ERR_clear_error();
         return COMMON_TLS_LOST;
     }

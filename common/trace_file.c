@@ -68,7 +68,7 @@ static void open_again(struct common_trace_file *file)
     const char *why;
     int fd = file_open(file->path, &why);
     if (fd < 0) {
-        common_log_error("cannot open the file of spans again, the old one is written to file=%s: %s",
+        common_log_error("cannot reopen the file of spans, still writing to the old one file=%s: %s",
                          file->path, why);
         return;
     }
@@ -115,13 +115,13 @@ static bool write_batch(struct common_trace_file *file, const struct common_trac
     file->torn = file->torn && !ended;
     if (ended && write_all(file, batch->text, batch->len)) {
         if (file->failing)
-            common_log_info("spans are written again file=%s dropped=%llu", file->path,
+            common_log_info("spans can be written again file=%s dropped=%llu", file->path,
                             (unsigned long long)dropped);
         file->failing = false;
         return true;
     }
     if (!file->failing)
-        common_log_warn("spans cannot be written, and are dropped file=%s: %s", file->path, strerror(errno));
+        common_log_warn("spans cannot be written and are dropped file=%s: %s", file->path, strerror(errno));
     file->failing = true;
     return false;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes a process's spans and exports them: to a file, to a collector over OTLP/HTTP, or both (docs/TRACING.md). Spans
-// become JSON as they are added, wait up to a second in a batch, and leave together. Nothing here waits for anybody: what
-// a collector does not take is queued up to a bound, and then dropped and counted.
+// Takes a process's spans and exports them: to a file, to a collector over OTLP/HTTP, or both
+// (docs/operating/tracing.md). Spans become JSON as they are added, wait up to a second in a batch, and leave together.
+// Nothing here waits for anybody: what a collector does not take is queued up to a bound, and then dropped and counted.
 //
 // A tracer and all calls belong to the loop's thread, or to the one that made it while nobody runs the loop. Functions
 // that take a tracer allow NULL, which takes nothing.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file of the audit log (docs/AUDIT.md): records are added at its end, each chained to the one before it
+// The file of the audit log (docs/operating/audit.md): records are added at its end, each chained to the one before it
 // (common/trail_form.h). The chain goes on over restarts, and over rotation into the next file. What is in the file is
 // never changed and never taken away: bytes of a record that was not written to its end stay, and the next record says
 // how many they are and what their sum is. What could not be written at all is counted, and the next record says so.

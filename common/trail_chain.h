@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows the chain of an audit log line by line (docs/AUDIT.md), over one file or several that follow each other, and
-// says of each line what it is. Pure; one thread.
+// Follows the chain of an audit log line by line (docs/operating/audit.md), over one file or several that follow each
+// other, and says of each line what it is. Pure; one thread.
 #ifndef COMMON_TRAIL_CHAIN_H
 #define COMMON_TRAIL_CHAIN_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The form of a record of the audit log (docs/AUDIT.md): a line of JSON that holds the hash of the line before it, and
-// ends with its own.
+// The form of a record of the audit log (docs/operating/audit.md): a line of JSON that holds the hash of the line before
+// it, and ends with its own.
 //
 //   {"seq":7,"time":"2026-11-25T20:15:01.123456Z",BODY,"prev":"64 hex","hash":"64 hex"}
 //   └──────────────── SHA-256 over these bytes is ───────────────────┘         ▲

@@ -96,7 +96,7 @@ static void reopen(struct common_trail_writer *w)
     w->reopen = false;
     pthread_mutex_unlock(&w->mutex);
     if (common_trail_reopen(w->file, &err) != COMMON_OK)
-        common_log_error("signal=HUP: the audit log goes on in the file that it has: %s", err.message);
+        common_log_error("signal=HUP: the audit log stays in its current file: %s", err.message);
     pthread_mutex_lock(&w->mutex);
 }
 
@@ -104,7 +104,7 @@ static void lose(struct common_trail_writer *w, uint64_t n)
 {
     uint64_t since_ns = w->lost_ns;
     pthread_mutex_unlock(&w->mutex);
-    common_trail_lose(w->file, n, since_ns, "its disk was too slow, and too many records waited");
+    common_trail_lose(w->file, n, since_ns, "its disk was too slow, and too many records were waiting");
     common_trail_retry(w->file);
     pthread_mutex_lock(&w->mutex);
     w->lost_here -= n;

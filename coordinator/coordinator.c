@@ -306,9 +306,8 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     common_log_info("ready cluster=%s listen=%s term=%" PRIu64 " sessions=%u store=%s store_id=%016" PRIx64,
                     core->options.cluster, listen, core->term, c->sessions.n, core->options.store_path,
                     coordinator_store_id(c->store));
-    coordinator_events_add(core->events,
-                           &(struct coordinator_event){.kind = PROTO_EVENT_COORDINATOR_STARTED,
-                                                       .text = "the coordinator has started, and serves"});
+    coordinator_events_add(core->events, &(struct coordinator_event){.kind = PROTO_EVENT_COORDINATOR_STARTED,
+                                                                     .text = "the coordinator has started"});
     return COMMON_OK;
 }
 
@@ -331,7 +330,7 @@ void coordinator_tell_reloaded(struct coordinator *c, const char *trouble)
 {
     char text[PROTO_EVENT_TEXT];
     snprintf(text, sizeof(text), "%s%s",
-             trouble ? "the configuration is as it was: " : "the configuration was read again",
+             trouble ? "the configuration is unchanged: " : "the configuration was reloaded",
              trouble ? trouble : "");
     coordinator_events_add(c->core.events, &(struct coordinator_event){
                                                .kind = PROTO_EVENT_COORDINATOR_RELOADED,

@@ -61,7 +61,7 @@ enum common_code coordinator_gone(const struct coordinator_core *core, const cha
 
 // What the lives of tickets and passes are counted by: since 1970, as the wall clock was when this process began, and by
 // the monotonic clock from then on. So no life changes when the wall clock is set. Workers are told it with each
-// heartbeat (docs/WIRE.md, "Lives").
+// heartbeat (docs/reference/wire.md, "Lives").
 uint64_t coordinator_clock_ns(const struct coordinator_core *core);
 
 // Room to build one message in: valid until the next call, grows only. NULL: out of memory.

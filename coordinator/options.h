@@ -21,7 +21,7 @@ struct coordinator_options {
     const char *cluster;          // name, for people
     const char *const *endpoints; // to listen on, ending with NULL
     const struct common_secret *secret;
-    const char *token; // a client that presents it is an admin (docs/TENANTS.md); NULL: none
+    const char *token; // a client that presents it is an admin (docs/operating/tenants.md); NULL: none
     bool insecure;     // other addresses than loopback may be listened on without TLS or a token
     // Its certificate, for tls:// and nng+tls:// and to dial workers; a reference is taken; NULL: none
     struct common_tls *tls;
@@ -49,7 +49,7 @@ struct coordinator_options {
     uint64_t audit; // one step in so many is computed again by workers, in float64, and compared; 0: none
     uint64_t audit_madds;  // multiply-adds of an audit: of a long context some rows and heads are compared
     uint64_t scrub_ns;     // in this time each sealed chunk is compared at all its holders; 0: never
-    const char *audit_log; // file that records who has changed what (docs/AUDIT.md); NULL: none
+    const char *audit_log; // file that records who has changed what (docs/operating/audit.md); NULL: none
     bool audit_required;   // while that cannot be written, calls that would change something are refused
     struct common_tracer *tracer; // of steps' spans, kept; NULL: none
     // Called when the store is this coordinator's, before it listens. Not called where the store is refused. May be NULL.

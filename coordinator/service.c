@@ -47,7 +47,7 @@ static struct coordinator_session *session_wanted(struct coordinator *c, struct 
     if (s)
         return s;
     if (!id && name[0])
-        proto_status_set(&status, COMMON_NOT_FOUND, "", "there is no session with the name %.100s", name);
+        proto_status_set(&status, COMMON_NOT_FOUND, "", "there is no session named %.100s", name);
     else
         coordinator_session_unknown(id, &status);
     proto_request_fail_status(request, &status);
@@ -72,7 +72,7 @@ static void created(void *arg, enum common_code code, const char *text)
     } else {
         coordinator_session_enter(k->s);
         coordinator_session_note(k->s, SESSION_CREATED, INFO,
-                                 "a session was made session=%016" PRIx64 " replicas=%u", k->s->id,
+                                 "a session was created session=%016" PRIx64 " replicas=%u", k->s->id,
                                  k->s->spec->replicas);
         Banyan__Pb__SessionCreateReply m = BANYAN__PB__SESSION_CREATE_REPLY__INIT;
         m.session = k->s->id;
@@ -292,8 +292,8 @@ void coordinator_handle_session_open(void *arg, struct proto_request *request)
         if (coordinator_session_when_open(s, open_again, o) == COMMON_OK)
             return;
         free(o);
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls wait for this session", NULL,
-                           0);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls are waiting for this session",
+                           NULL, 0);
         return;
     }
     s->last_used_ns = common_clock_ns();
@@ -365,7 +365,7 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
         return;
     if (!s->n_members) {
         proto_request_fail(request, COMMON_FAILED_PRECONDITION,
-                           "the session has no tokens yet, so it lives on no worker: append or attach first",
+                           "the session has no tokens yet, so no worker holds it: append or attach first",
                            NULL, 0);
         return;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who asks: a tenant and what its token permits (docs/TENANTS.md). Pure, any thread.
+// Who asks: a tenant and what its token permits (docs/operating/tenants.md). Pure, any thread.
 #ifndef PROTO_ACCESS_H
 #define PROTO_ACCESS_H
 

@@ -54,7 +54,7 @@ enum common_code proto_prefix_decode(const uint8_t in[PROTO_PREFIX_BYTES], struc
                                   .payload_len = get64(in + 16)};
     if (prefix.version != PROTO_VERSION)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the peer speaks wire version %u, this program speaks %u", prefix.version,
+                                "the peer uses wire version %u, this program uses %u", prefix.version,
                                 PROTO_VERSION);
     if (get64(in + 24) != checksum(in))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One message as bytes, a wire frame (docs/WIRE.md): 32 bytes of prefix, a packed Header, padding, the
-// payload, padding. It is a multiple of 64 bytes long, so that in a buffer that starts aligned every payload is
-// aligned where it was read. (The frames that carry slabs between daemons are step.h's.)
+// One message as bytes, a wire frame (docs/reference/wire.md): 32 bytes of prefix, a packed Header, padding,
+// the payload, padding. It is a multiple of 64 bytes long, so that in a buffer that starts aligned every
+// payload is aligned where it was read. (The frames that carry slabs between daemons are step.h's.)
 #ifndef PROTO_FRAME_H
 #define PROTO_FRAME_H
 
@@ -40,7 +40,8 @@ static inline size_t proto_frame_payload_at(uint32_t header_len)
     return common_align64(PROTO_PREFIX_BYTES + (size_t)header_len);
 }
 
-// What the checksum of a whole frame says of it (docs/WIRE.md, "Checksum"). Nothing of it has been read yet.
+// What the checksum of a whole frame says of it (docs/reference/wire.md, "Checksum"). Nothing of it has been
+// read yet.
 enum proto_sum {
     PROTO_SUM_NONE,  // the frame carries none
     PROTO_SUM_RIGHT, // or cannot be judged: the payload has been skipped, and nobody will use it

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits of attention masses (docs/ENERGY.md), which coordinator and workers check alike. What a client asks
-// for is refused before anything is allocated.
+// Limits of attention masses (docs/concepts/energy.md), which coordinator and workers check alike. What a
+// client asks for is refused before anything is allocated.
 #ifndef PROTO_MASS_H
 #define PROTO_MASS_H
 

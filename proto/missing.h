@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits of partial answers (docs/WIRE.md, "Partial answers"), which coordinator and clients check alike.
+// Limits of partial answers (docs/reference/wire.md, "Partial answers"), which coordinator and clients check
+// alike.
 #ifndef PROTO_MISSING_H
 #define PROTO_MISSING_H
 

@@ -509,7 +509,7 @@ static enum common_code nng_channel_open(struct proto_channel *channel, const st
 {
     if (channel->role != BANYAN__PB__ROLE__ROLE_CLIENT)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "'%s' is for clients: give the coordinator's tcp:// or unix:// endpoint",
+                                "'%s' is only for clients: give the coordinator's tcp:// or unix:// endpoint",
                                 channel->endpoint_text);
     struct sockaddr_storage address;
     socklen_t len;

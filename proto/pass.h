@@ -18,7 +18,7 @@
 #define PROTO_PASS_CHARS  (3 + 2 * (PROTO_PASS_BYTES + COMMON_MAC_BYTES))
 #define PROTO_PASS_LIFE_S 600 // beyond that of the ticket that it comes with
 
-// Good until expires_s by the coordinator's count (docs/WIRE.md, "Lives"). False: out of memory.
+// Good until expires_s by the coordinator's count (docs/reference/wire.md, "Lives"). False: out of memory.
 bool proto_pass_make(const struct common_secret *secret, const struct proto_identity *who, uint64_t expires_s,
                      char out[PROTO_PASS_CHARS + 1]);
 

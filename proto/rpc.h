@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remote procedure calls: messages, each in one wire frame (docs/WIRE.md). Both ends live on one common_loop
+// Remote procedure calls: messages, each in one wire frame (docs/reference/wire.md). Both ends live on one common_loop
 // thread: every function here is called on it and every callback runs on it, unless said otherwise. Endpoints
 // choose the transport:
 //   nng+tcp://HOST:PORT   public RPC to any client of nng's (REQ)

@@ -95,10 +95,11 @@ static void on_time(void *arg)
         return;
     }
     if (mute && now - channel->asked_ns >= channel->mute_ns) {
-        common_log_warn("%s: %s says nothing, whoever acknowledges in its place: the link is given up",
+        common_log_warn("%s: %s is silent although something acknowledges its packets: closing the link",
                         channel->name, channel->endpoint_text);
         channel->mutes++;
-        give_up(channel, "the peer's process has not said anything for %llu ms, and something acknowledges",
+        give_up(channel,
+                "the peer's process has been silent for %llu ms, although something acknowledges its packets",
                 now - spoke);
         return;
     }

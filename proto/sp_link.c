@@ -102,7 +102,7 @@ void proto_sp_link_check(struct proto_sp_link *link, uint64_t now_ns)
 {
     uint64_t stall_ns = now_ns > STALL_NS ? now_ns - STALL_NS : 0, age_ns = now_ns - link->since_ns;
     if (!link->known && link->reader.state == PROTO_SP_HELLO && age_ns > HELLO_NS)
-        proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no handshake of nng's in time");
+        proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no nng handshake in time");
     else if (!link->known && age_ns > STRANGER_NS)
         proto_link_fail(link->io, COMMON_UNAVAILABLE, "no valid request in time"); // it may dial again
     else if (proto_link_hung_up(link->io))

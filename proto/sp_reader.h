@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// nng's wire, as the serving end of REQ/REP reads it (docs/WIRE.md, "nng"): bytes in, messages out. It knows no
-// sockets and no frames. How much of a message is kept is for the owner to say, who has seen its beginning by
-// then: nothing is allocated for a length that a peer has merely declared.
+// nng's wire, as the serving end of REQ/REP reads it (docs/reference/wire.md, "nng"): bytes in, messages out. It
+// knows no sockets and no frames. How much of a message is kept is for the owner to say, who has seen its
+// beginning by then: nothing is allocated for a length that a peer has merely declared.
 //
 //   HELLO ─▶ LENGTH ─▶ TRACE ─▶ START ─▶ ADMIT ──proto_sp_keep──▶ BODY ─▶ SKIP ─▶ WHOLE
 //              ▲         │ too deep                                         │      │

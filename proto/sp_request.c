@@ -157,7 +157,7 @@ void proto_sp_serve(struct proto_sp_link *link)
     bool authentic = proto_server_admit(server, &request->message->header->credentials, link->peer, identity);
     if (authentic)
         link->caller.identity = *identity;
-    char text[PROTO_LIMIT_TEXT] = "there was no place for this connection: try again";
+    char text[PROTO_LIMIT_TEXT] = "no room for this connection: try again";
     // One whose token stands late in its header is known only now. What there was no place for was not read, though there
     // may be one now.
     bool known = authentic && proto_sp_link_known(link, text);

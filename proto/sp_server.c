@@ -140,7 +140,7 @@ static void sp_evict(struct proto_listener *listener, uint64_t token)
             its = proto_list_entry(r, struct proto_request, link)->identity->token == token;
         if (its)
             proto_link_fail(link->io, COMMON_UNAVAILABLE,
-                            "its token is not valid any more"); // in another turn
+                            "its token is no longer valid"); // in another turn
     }
 }
 

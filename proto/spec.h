@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a session's Spec says of each of its layers. Layers are alike, or each is of one of several kinds
-// (docs/WIRE.md, "Layers that differ"):
+// (docs/reference/wire.md, "Layers that differ"):
 //
 //     layer        0        1        2        3        4
 //     layer_kind   window   full     window   -        window

@@ -316,7 +316,8 @@ static bool deliver_frame(struct proto_link *link, const struct proto_prefix *pr
     if (take(link->owner, prefix, blob, offset, &err))
         return true;
     if (err.code == COMMON_OK)
-        common_error_set(&err, COMMON_INVALID_ARGUMENT, "the peer sent a frame that this end does not take");
+        common_error_set(&err, COMMON_INVALID_ARGUMENT,
+                         "the peer sent a frame that this end does not accept");
     // Without memory for it the frame is lost, and the link with it; the next link is as good as any.
     bool spared = err.code == COMMON_DATA_LOSS || err.code == COMMON_UNAVAILABLE;
     proto_link_fail(link,
@@ -338,8 +339,7 @@ static void fail_read(struct proto_link *link, const struct common_error *err)
 {
     size_t have = link->in_end - link->in_start;
     if (!link->io.tls && link->in && proto_looks_like_tls(link->in->data + link->in_start, have))
-        proto_link_fail(link, COMMON_INVALID_ARGUMENT,
-                        "the peer speaks TLS, and this end does not: " SCHEMES);
+        proto_link_fail(link, COMMON_INVALID_ARGUMENT, "the peer uses TLS, and this end does not: " SCHEMES);
     else
         proto_link_fail(link, err->code, err->message);
 }

@@ -19,7 +19,7 @@ enum proto_ticket_permit { PROTO_TICKET_PUT, PROTO_TICKET_READ };
 struct proto_ticket {
     uint64_t session, incarnation, term;
     uint64_t first, count;    // tokens that may be put, or read
-    uint64_t expires_wall_ns; // by the coordinator's count (docs/WIRE.md, "Lives")
+    uint64_t expires_wall_ns; // by the coordinator's count (docs/reference/wire.md, "Lives")
     enum proto_ticket_permit permit;
     uint64_t number; // of one to put (banyan.proto, Ticket)
 };

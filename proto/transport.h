@@ -47,7 +47,7 @@ struct proto_signs {   // of life, of the peer's host and of its process
     uint64_t heard_ns; // when something came from the host last, be it that it has ours
     uint64_t spoke_ns; // when bytes of the process came last
     bool owed;         // something of ours is on its way, or ours to send again
-    bool notes;        // the process says that it is there while it reads (docs/WIRE.md, keep-alive)
+    bool notes; // the process says that it is there while it reads (docs/reference/wire.md, keep-alive)
 };
 
 struct proto_channel_ops {

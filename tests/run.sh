@@ -12,15 +12,15 @@ without a GPU, the module for GPUs.
   --asan   build and test with the address and undefined-behaviour sanitizers
   --tsan   build with the thread sanitizer; run the tests labelled "threads"
   --ci     what CI runs: checks of format, includes, circles, words, links and code; three builds; some failpoints in a
-           build that has them, and what is kept of each fuzz target; then each test once, with the address
-           sanitizer where that build has it, and those labelled "optimised" or "threads" in the release build or
-           with the thread sanitizer as well. It draws nothing at random: what is new is run by tests/explore
-  --all    also the tests labelled "long" and "ci", with --ci all failpoints, and without a sanitizer the kernels as 64-bit
-           ARM code under qemu
+           build that has them, and the corpus of each fuzz target; then each test once, with the address
+           sanitizer if that build has it, and those labelled "optimised" or "threads" in the release build or
+           with the thread sanitizer as well. Nothing is random: tests/explore runs new seeds
+  --all    also the tests labelled "long" and "ci", with --ci all failpoints, and without a sanitizer the kernels as
+           64-bit ARM code under qemu
   --no-install
-           install no packages; where something is missing, list it and end with code 1
-  -j N     so many jobs at a time, of the build and of the tests (default: as many as processors build, 4 tests run:
-           most of them wait)
+           install no packages; if something is missing, list it and exit with 1
+  -j N     number of parallel jobs for the build and for the tests (default: one per processor for the build, 4 for
+           tests, most of which wait)
   --help   print this help
 Builds are in build/release, build/asan, build/tsan, build/failpoints and build/fuzz. Ends with the time of each
 stage and its processor time, the ten slowest tests, and CTest's summary of the last run.

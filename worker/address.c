@@ -88,12 +88,11 @@ static enum common_code check_edge(const struct worker_config *config,
     for (uint32_t i = 0; i < coordinators->n; i++)
         if (proto_endpoint_parse(coordinators->endpoints[i], &coordinator, err) == COMMON_OK &&
             !is_ours(&coordinator))
-            return common_error_set(
-                err, COMMON_INVALID_ARGUMENT,
-                "the coordinator at %.100s is on another host and cannot dial --edge-listen %.100s: leave "
-                "--edge-listen out, give an address that it reaches, or --advertise HOST where a proxy "
-                "leads here",
-                coordinators->endpoints[i], config->edge_listen);
+            return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                    "the coordinator at %.100s is on another host and cannot dial "
+                                    "--edge-listen %.100s: leave --edge-listen out, give an address that it "
+                                    "can reach, or use --advertise HOST behind a proxy",
+                                    coordinators->endpoints[i], config->edge_listen);
     return COMMON_OK;
 }
 
@@ -123,8 +122,8 @@ enum common_code worker_address_settle(struct worker_config *config, bool guarde
     config->listen_by_default = true;
     if (far && !guarded && !tls)
         common_log_warn(
-            "clients on other hosts cannot put K and V here: --listen is %s; join the coordinator "
-            "over tls:// with --tls-cert, or give --insecure where the network is trusted",
+            "clients on other hosts cannot put K and V here: --listen is %s; join the coordinator over "
+            "tls:// with --tls-cert, or give --insecure if the network is trusted",
             config->listen);
     return COMMON_OK;
 }

@@ -81,7 +81,7 @@ enum common_code worker_append_rows(struct worker *worker, const struct proto_st
                                     uint32_t *appends, const char **reason, struct common_error *err)
 {
     if (item->write == 0)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an append has a write sequence");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an append needs a write sequence");
     struct worker_rows *pieces = calloc(item->n_append, sizeof *pieces);
     if (!pieces)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an append");

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/wipe.h"
 #include "worker/map.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -227,7 +228,7 @@ static void set_soiled(struct worker_arena *arena, struct mapping *mapping, uint
 static void wipe(uint8_t *memory, uint64_t bytes, bool free_memory)
 {
     ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
-    memset(memory, 0, bytes);
+    common_wipe(memory, bytes);
     if (free_memory)
         ASAN_POISON_MEMORY_REGION(memory, bytes);
 }

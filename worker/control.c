@@ -18,7 +18,7 @@ bool worker_term_check(struct worker *worker, uint64_t term, struct proto_reques
     // Another worker's step of a term that is not known here is of a plan that is not, either.
     if (term > worker->term && proto_request_role(request) == BANYAN__PB__ROLE__ROLE_WORKER) {
         proto_status_set(&status, COMMON_ABORTED, "OLD_PLAN",
-                         "term %" PRIu64 " has not begun here: coordinators begin terms", term);
+                         "term %" PRIu64 " has not begun here: the coordinator must begin it", term);
         proto_request_fail_status(request, &status);
         return false;
     }
@@ -113,7 +113,8 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
         known->lacks = true;
     if (names_lost || (known && known->lacks)) { // else the chunk would be here again, without its rows
         common_error_set(&err, COMMON_ABORTED,
-                         "rows of session %016" PRIx64 " are lost here: ask what it has", body->session);
+                         "rows of session %016" PRIx64 " are lost here: request its inventory",
+                         body->session);
         worker_fail(request, &err, "OLD_EPOCH");
         return;
     }
@@ -205,8 +206,8 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
                                     body->from_chunk);
         else if (!to || !worker_session_chunk(session, body->chunk, worker_chunk_first(to)))
             code = common_error_set(&err, COMMON_NOT_FOUND,
-                                    "chunk %" PRIu64 " is not of session %016" PRIx64 " here", body->chunk,
-                                    body->session);
+                                    "chunk %" PRIu64 " does not belong to session %016" PRIx64 " here",
+                                    body->chunk, body->session);
         else
             code = worker_store_copy(worker->store, from, to, body->rows, &copied->hash, &err);
     }

@@ -36,8 +36,8 @@ static bool expire_session(struct worker *worker, struct worker_session *session
         session->expire_left = session->expire_left || worker_chunk_has_put(chunk);
     }
     if (session->expired_rows)
-        common_log_warn("rows that were attached and not committed are dropped session=%016" PRIx64
-                        " rows=%" PRIu64 ": attach them again, or raise --attach-ttl",
+        common_log_warn("dropped attached rows that were not committed session=%016" PRIx64 " rows=%" PRIu64
+                        ": attach them again, or raise --attach-ttl",
                         session->id, session->expired_rows);
     // Rows of a commit that is not over, or that somebody is reading beside: another time.
     session->put_at_ns = session->expire_left ? worker->attach_clock_ns : 0;

@@ -35,9 +35,8 @@ static void check_cover(const struct worker *worker, const struct proto_step_ite
         return;
     if (result->cover_tokens != item->cover_tokens || result->cover_sum != item->cover_sum) {
         snprintf(text, sizeof text,
-                 "%" PRIu64 " tokens were seen where the layout has %" PRIu64
-                 ", or others: a chunk is missing, stale or counted "
-                 "twice",
+                 "%" PRIu64 " tokens were covered where the layout has %" PRIu64
+                 ", or different ones: a chunk is missing, stale or counted twice",
                  result->cover_tokens, item->cover_tokens);
         worker_item_fail(worker, result, COMMON_DATA_LOSS, "COVERAGE", text);
     } else if (result->appends != item->cover_appends) {

@@ -299,7 +299,7 @@ static void beaten(void *arg, const struct proto_reply *reply)
     if (m->state == MEMBERSHIP_JOINING) { // most often: nobody can dial what is advertised
         char why[COMMON_ERROR_BYTES];
         snprintf(why, sizeof why,
-                 "the coordinator knew this worker and has lost it before it was active: it must reach "
+                 "the coordinator lost this worker before it was active: it must be able to reach "
                  "edge=%.100s (%.150s)",
                  m->edge, body ? "another term" : reply->text);
         tell_why(m, why);
@@ -482,9 +482,9 @@ static void leg_close(struct leg *leg)
 static void spare_take(struct worker_membership *m)
 {
     struct leg *old = m->leg;
-    common_log_warn("the link to the coordinator passes nothing on, and another one does: it takes its place "
-                    "(coordinator=%s)",
-                    m->options.coordinator);
+    common_log_warn(
+        "the link to the coordinator carries nothing: switching to another one that works (coordinator=%s)",
+        m->options.coordinator);
     m->leg = spare_of(m);
     leg_close(old);
     m->unanswered = 0;
@@ -574,7 +574,7 @@ enum common_code worker_membership_new(struct common_loop *loop,
     if (code != COMMON_OK)
         return code;
     if (!common_random(&instance, sizeof instance))
-        return common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes for an instance");
+        return common_error_set(err, COMMON_UNAVAILABLE, "cannot get random bytes for an instance");
     instance |= 1; // never 0
     for (uint32_t i = 0; i < list.n && code == COMMON_OK; i++) {
         code = membership_open(loop, options, list.endpoints[i], instance, last, err);
@@ -604,7 +604,7 @@ static const struct worker_membership *member_of(const struct worker_membership 
 const char *worker_membership_lacks(const struct worker_membership *first)
 {
     static const char *const why[MEMBERSHIP_STATES] = {
-        [MEMBERSHIP_AWAY] = "there is no link to the coordinator",
+        [MEMBERSHIP_AWAY] = "not connected to the coordinator",
         [MEMBERSHIP_ASKING] = "the coordinator has not accepted this worker yet",
         [MEMBERSHIP_JOINING] = "the coordinator is asking what this worker holds",
     };

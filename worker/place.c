@@ -255,10 +255,9 @@ enum common_code worker_place_new(const struct worker_place_options *options, st
     place->claim = options->claim ? options->claim : claim_here;
     place->claim_arg = options->claim ? options->claim_arg : place;
     if (!topology_load(place, options)) {
-        code =
-            common_error_set(err, COMMON_FAILED_PRECONDITION,
-                             "hwloc cannot see this machine's processors: HWLOC_XMLFILE and HWLOC_SYNTHETIC "
-                             "in the environment can tell it");
+        code = common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "hwloc cannot see this machine's processors: set HWLOC_XMLFILE or "
+                                "HWLOC_SYNTHETIC in the environment");
         goto fail;
     }
     if (!find_nodes(place))

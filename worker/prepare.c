@@ -215,11 +215,11 @@ static enum common_code prepare_collect(struct prepare *p, struct worker_session
         return session->frozen.n == WORKER_FROZEN_MAX
                    ? common_error_set(
                          err, COMMON_RESOURCE_EXHAUSTED,
-                         "%u commits of this session are under way: wait until some are answered",
+                         "%u commits of this session are in progress: wait until some are answered",
                          session->frozen.n)
                    : common_error_set(
                          err, COMMON_RESOURCE_EXHAUSTED,
-                         "no memory to note a commit: free some, or raise the worker's --memory");
+                         "no memory to record a commit: free some, or raise the worker's --memory");
     for (uint32_t i = from; i < from + span; i++) {
         uint32_t row, count;
         worker_chunk_part(session->chunks[i].chunk, body->first, body->count, &row, &count);
@@ -240,7 +240,8 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
     if (!worker_term_check(worker, body->term, request))
         return;
     if (proto_request_over(request)) { // the word to let go may have been here, and would not come again
-        proto_request_fail(request, COMMON_CANCELLED, "nobody waits for this commit any more", NULL, 0);
+        proto_request_fail(request, COMMON_CANCELLED, "the caller has stopped waiting for this commit", NULL,
+                           0);
         return;
     }
     if (worker_kept_crowded(worker, request, worker_handle_rows_prepare))

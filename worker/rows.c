@@ -42,7 +42,7 @@ static enum common_code put_sizes(const struct worker_session *session,
     const struct worker_shape *shape = session->spec->shape;
     const struct worker_form *form = worker_shape_form(shape, body->layer);
     if (message->n_tensors != 2)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a put has two tensors, K and V, not %zu",
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a put needs two tensors, K and V, not %zu",
                                 message->n_tensors);
     for (size_t i = 0; i < 2; i++) { // count <= 2^40: no product wraps
         uint64_t want = body->count * (i == 0 ? form->k_wire : form->v_wire);
@@ -53,7 +53,7 @@ static enum common_code put_sizes(const struct worker_session *session,
                                     i == 0 ? "K" : "V", message->tensors[i].bytes, body->count, want);
         if (message->tensors[i].dtype != BANYAN__PB__DTYPE__DTYPE_U8 &&
             message->tensors[i].dtype != (uint32_t)shape->kv_type)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s is not of the session's type",
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s does not have the session's type",
                                     i == 0 ? "K" : "V");
     }
     return COMMON_OK;
@@ -161,7 +161,7 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
     if (forgotten)
         code = common_error_set(&err, COMMON_FAILED_PRECONDITION,
                                 "rows of layer %u below position %" PRIu64
-                                " are forgotten: nothing is attached there",
+                                " are forgotten: nothing can be attached there",
                                 body->layer, worker_session_forgotten(session, body->layer));
     if (code == COMMON_OK && put_waits(worker, pieces, n, request)) {
         free(pieces);
@@ -296,7 +296,7 @@ static enum common_code commit_again(struct worker *worker, const Banyan__Pb__Ro
     struct worker_session *session = NULL;
     enum common_code first = COMMON_OK;
     if (body->commit)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "ranges go with commit 0");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "ranges need commit 0");
     for (size_t i = 0; i < body->n_ranges; i++) {
         const Banyan__Pb__RowsRange *range = body->ranges[i];
         enum common_code code = worker_session_check(&worker->sessions, body->session, body->incarnation,

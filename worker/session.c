@@ -410,12 +410,12 @@ static enum common_code check_layout(const struct worker_session *session, const
     if (session) {
         if (request->incarnation < session->incarnation)
             return common_error_set(err, COMMON_ABORTED,
-                                    "session %016" PRIx64 " is at incarnation %" PRIu64 " already",
+                                    "session %016" PRIx64 " is already at incarnation %" PRIu64,
                                     request->session, session->incarnation);
         if (request->epoch < session->epoch)
             return common_error_set(err, COMMON_ABORTED,
-                                    "session %016" PRIx64 " is at epoch %" PRIu64 " already",
-                                    request->session, session->epoch);
+                                    "session %016" PRIx64 " is already at epoch %" PRIu64, request->session,
+                                    session->epoch);
         if (request->spec && !worker_spec_equal(session->spec, request->spec))
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                     "session %016" PRIx64 " has another spec here", request->session);
@@ -424,7 +424,7 @@ static enum common_code check_layout(const struct worker_session *session, const
         return common_error_set(
             err, COMMON_FAILED_PRECONDITION,
             "session %016" PRIx64
-            " is in quarantine here: another store laid it out, or a later state of this one",
+            " is in quarantine here: its layout came from another store, or from a later state of this one",
             request->session);
     if (request->n_lengths && request->n_lengths != spec->shape->layers)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%zu lengths for %u layers", request->n_lengths,
@@ -432,14 +432,14 @@ static enum common_code check_layout(const struct worker_session *session, const
     if (request->forgotten > WORKER_POSITIONS_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "no such position");
     if ((request->more || request->page) && !request->replace)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "more and page go with replace");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "more and page need replace");
     for (size_t i = 0; i < request->n_chunks; i++) {
         const Banyan__Pb__LayoutChunk *chunk = request->chunks[i];
         if (chunk->chunk == 0 || chunk->first % spec->shape->chunk_tokens != 0 ||
             chunk->first >= WORKER_POSITIONS_MAX)
             return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                     "chunk %" PRIu64 " at position %" PRIu64
-                                    ": ids are not 0, positions multiples of %u",
+                                    ": ids must not be 0, and positions must be multiples of %u",
                                     chunk->chunk, chunk->first, spec->shape->chunk_tokens);
     }
     return COMMON_OK;
@@ -470,7 +470,8 @@ static enum common_code check_page(const struct worker_session *session,
                   session->staging_epoch == request->epoch;
     *resume = request->replace && staged && request->page != 1;
     if (request->page > 1 && (!staged || session->n_staged != request->page - 1))
-        return common_error_set(err, COMMON_ABORTED, "a layout in several calls was broken off: begin again");
+        return common_error_set(err, COMMON_ABORTED,
+                                "a layout in several calls was interrupted: begin again");
     return COMMON_OK;
 }
 

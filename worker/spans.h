@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker's spans of the traced items of one frame (docs/TRACING.md). A frame without any costs a look at its items.
+// A worker's spans of the traced items of one frame (docs/operating/tracing.md). A frame without any costs a look at its
+// items.
 //
 //   worker.step       arrived ─────────────────────────────────────────▶ answered   child of the coordinator's or the
 //   ├ worker.queue    arrived ──▶ computing begins                                  parent worker's span

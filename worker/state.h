@@ -116,7 +116,7 @@ struct worker {
 // nobody is left to drop them. Otherwise answers the request:
 // ABORTED, OLD_TERM; or OLD_PLAN, where another worker says a term that no coordinator has said here.
 bool worker_term_check(struct worker *worker, uint64_t term, struct proto_request *request);
-// Answers a failure with the reason that goes with its code (see docs/WIRE.md), "" for none.
+// Answers a failure with the reason that goes with its code (see docs/reference/wire.md), "" for none.
 void worker_fail(struct proto_request *request, const struct common_error *err, const char *reason);
 
 // Handlers: arg is the worker. control.c

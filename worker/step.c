@@ -194,7 +194,7 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
     if (outcome->code != COMMON_OK) {
         bool overtaken = outcome->code == COMMON_CANCELLED && s->request;
         if (overtaken)
-            step_fail(s, COMMON_ABORTED, "OLD_PLAN", "the plan was replaced or dropped under the step");
+            step_fail(s, COMMON_ABORTED, "OLD_PLAN", "the plan was replaced or dropped during the step");
         else if (s->request)
             step_fail(s, outcome->code, "", outcome->text);
     } else if (s->self == 0) {

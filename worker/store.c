@@ -439,13 +439,14 @@ static enum common_code check_piece(const struct worker_rows *piece, enum worker
                                     "position %" PRIu64 " of layer %u is forgotten",
                                     piece->chunk->first + piece->row + i, piece->layer);
         if (verdict == VERDICT_REFUSE)
-            return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                    "position %" PRIu64
-                                    " of layer %u holds other bytes that are committed or being committed",
-                                    piece->chunk->first + piece->row + i, piece->layer);
+            return common_error_set(
+                err, COMMON_FAILED_PRECONDITION,
+                "position %" PRIu64
+                " of layer %u already holds different bytes, committed or being committed",
+                piece->chunk->first + piece->row + i, piece->layer);
         if (verdict != VERDICT_SAME && piece->chunk->refs > 1 && to != WORKER_ROW_COMMITTED)
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                    "position %" PRIu64 " lies in a chunk that several sessions share",
+                                    "position %" PRIu64 " is in a chunk that several sessions share",
                                     piece->chunk->first + piece->row + i);
     }
     return COMMON_OK;
@@ -678,8 +679,8 @@ static enum common_code copy_rows(struct journal *journal, const struct worker_c
                 continue;
             if (verdict == VERDICT_REFUSE || to->refs > 1)
                 return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                        "row %u of layer %u of the copy holds other bytes or is shared", row,
-                                        layer);
+                                        "row %u of layer %u of the copy holds different bytes or is shared",
+                                        row, layer);
             if (!write)
                 continue;
             if (!journal_rows(journal, to, layer, row, n))
@@ -725,7 +726,7 @@ static enum common_code copy_chunk(struct worker_store *store, struct worker_chu
 {
     if (from == to || !worker_shape_equal(from->shape, to->shape) || rows > from->shape->chunk_tokens)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "a chunk is copied to another one of its shape");
+                                "a chunk can only be copied to one of the same shape");
     for (uint32_t layer = 0; layer < from->shape->layers; layer++)
         if (rows > 0 && worker_chunk_forgotten(from, layer))
             return common_error_set(err, COMMON_FAILED_PRECONDITION,

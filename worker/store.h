@@ -158,7 +158,7 @@ void worker_chunk_read_head(const struct worker_chunk *chunk, uint32_t layer, ui
 bool worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                        uint64_t *hash);
 
-// The sum of these rows (docs/WIRE.md, "Sums of rows"). False: as above.
+// The sum of these rows (docs/reference/wire.md, "Sums of rows"). False: as above.
 bool worker_chunk_sum(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                       uint64_t *sum);
 

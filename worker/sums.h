@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Seals of chunks, computed from what the memory has now (ChunkSum): for the coordinator, which stores what holders agree
-// on, and compares it later (docs/WIRE.md, "Seals").
+// on, and compares it later (docs/reference/wire.md, "Seals").
 //
 //   ChunkSum ──▶ WAITING ──its turn──▶ SUMMING ──a slice at a time, below the rate──▶ answered: OK
 //                   └─────────────────────┴── the chunk or a row is not here, nobody waits ──▶ answered: failed

@@ -284,7 +284,7 @@ static void no_memory(struct worker_wait *w)
                      ->block_bytes;
     common_error_set(
         &w->err, COMMON_RESOURCE_EXHAUSTED,
-        "no memory to load the rows of layer %u from --store: all that are needed at once take %" PRIu64
+        "no memory to load the rows of layer %u from --store: the rows needed at once take %" PRIu64
         " bytes, and the worker has %" PRIu64 " for K and V: raise its --memory, or start more workers",
         at->layer, bytes, worker_store_limit(store));
 }
@@ -387,7 +387,7 @@ static struct parked unpark(struct parked *p)
 static void request_go_on(const struct parked *p)
 {
     if (proto_request_over(p->request))
-        proto_request_fail(p->request, COMMON_CANCELLED, "nobody waits for it any more: it was not begun",
+        proto_request_fail(p->request, COMMON_CANCELLED, "the deadline passed before the call was started",
                            NULL, 0);
     else
         p->handle(p->worker, p->request);
@@ -412,8 +412,8 @@ void worker_warm_request(struct worker_warm *warm, struct worker_wants *wants,
     if (p)
         (void)unpark(p);
     worker_wants_free(wants);
-    proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many wait for rows of this worker's --store",
-                       NULL, 0);
+    proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
+                       "too many calls are waiting for rows from this worker's --store", NULL, 0);
 }
 
 static void request_again(void *arg)

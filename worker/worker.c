@@ -70,8 +70,8 @@ static bool engine_lost(struct worker *worker)
     if (!worker_engine_lost(worker->engine, &why))
         return false;
     if (!worker->engine_told)
-        common_log_error("engine=%s has failed, stream is used instead: %s",
-                         worker_engine_name(worker->engine), why.message);
+        common_log_error("engine=%s has failed, using stream instead: %s", worker_engine_name(worker->engine),
+                         why.message);
     worker->engine_told = true;
     return true;
 }
@@ -147,7 +147,7 @@ static enum common_code check_config(const struct worker_config *config, struct 
 {
     size_t name = strlen(config->name), host = strlen(config->host);
     if (name < 1 || name > WORKER_NAME_MAX || host < 1 || host > WORKER_NAME_MAX)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "--name and --host have 1..%d bytes",
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "--name and --host must have 1..%d bytes",
                                 WORKER_NAME_MAX);
     if (strncmp(config->edge_listen, "nng+", 4) == 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
@@ -284,12 +284,12 @@ static void log_memory(const struct worker *worker, const struct worker_config *
     common_format_bytes(worker_store_limit(worker->store), kv, sizeof kv);
     if (config->device)
         common_log_info(
-            "of memory=%s of the device kv=%s holds keys and values: the rest is for its workspaces", all,
+            "memory of the device divided memory=%s kv=%s: keys and values get kv, workspaces the rest", all,
             kv);
     else
         common_log_info(
-            "of memory=%s kv=%s holds keys and values: the rest is for messages, partial results and "
-            "workspaces, an eighth, but 128 MiB to 1 GiB, and half at most",
+            "memory divided memory=%s kv=%s: keys and values get kv; messages, partial results and "
+            "workspaces get an eighth, at least 128 MiB and at most 1 GiB, never more than half",
             all, kv);
 }
 
@@ -384,7 +384,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     if (!kv && config->prefault) {
         worker_free(worker);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "--prefault: the system has no memory for all of --memory: give less");
+                                "--prefault: the system cannot provide all of --memory: give less");
     }
     worker->store = worker_store_new(capacity, kv);
     if (worker->store) {

@@ -347,7 +347,7 @@ static void forget_session(struct cache_stream *stream)
 {
     drop_session(stream, false);
     cache_say(stream->lost,
-              "its session is not in the cluster any more (deleted, or unused for longer than BANYAN_TTL)");
+              "its session is no longer in the cluster (deleted, or unused for longer than BANYAN_TTL)");
 }
 
 // What the cluster has of the session now.
@@ -486,7 +486,7 @@ static bool has_session(struct cache *cache, uint32_t number, uint64_t first)
         return false;
     }
     if (!stream->session && first > 0) {
-        cache_say(cache->why, "sequence %u: cell %llu is used, and those before it were never written",
+        cache_say(cache->why, "sequence %u: cell %llu is used, but cells before it were never written",
                   number, (unsigned long long)first);
         return false;
     }
@@ -512,7 +512,7 @@ static bool ready(struct cache *cache, uint32_t number, const struct cache_layer
             drop_session(stream, true);
             return create(cache, number);
         }
-        cache_say(cache->why, "sequence %u: an attention of a layer that was not there before", number);
+        cache_say(cache->why, "sequence %u: attention of a layer that did not exist before", number);
         return false;
     }
     return (stream->window == cache->window && stream->chunk == cache->chunk) || make_again(cache, number);
@@ -525,8 +525,8 @@ bool cache_begin(struct cache *cache, uint32_t number, const struct cache_layer 
     struct cache_stream *stream = &cache->streams[number];
     uint64_t length = stream->lengths[layer - cache->layers];
     if (length != first) {
-        cache_say(cache->why, "sequence %u: cell %llu is written, and cells from %llu on never were", number,
-                  (unsigned long long)first, (unsigned long long)length);
+        cache_say(cache->why, "sequence %u: cell %llu is written, but cells from %llu onwards never were",
+                  number, (unsigned long long)first, (unsigned long long)length);
         return false;
     }
     return true;
@@ -594,7 +594,7 @@ static void copy(struct cache *cache, uint32_t from, uint32_t to)
     stream->lost[0] = '\0';
     uint64_t length = UINT64_MAX;
     if (origin->session && origin->unsure && !resync(cache, from))
-        cache_say(stream->lost, "it was copied from sequence %u, which could not be asked", from);
+        cache_say(stream->lost, "it was copied from sequence %u, which could not be read", from);
     for (uint32_t i = 0; i < origin->layers; i++)
         length = origin->lengths[i] < length ? origin->lengths[i] : length;
     if (origin->lost[0]) {

@@ -3,10 +3,9 @@
 
 enum { SEEN = 0, HIDDEN = 0xfc00 }; // float16: 0, -inf
 
-static const char mixed[] =
-    "the mask is not that of one sequence whose cells are in order: cells of other sequences lie between, or "
-    "some were removed. "
-    "Give --no-kv-unified, for windows --swa-full, and no context shift and no --cache-reuse";
+static const char mixed[] = "the mask is not that of one sequence with its cells in order: cells of other "
+                            "sequences are in between, or some were removed. Give --no-kv-unified, for "
+                            "windows --swa-full, and no context shift and no --cache-reuse";
 
 // float16 of -distance, as llama.cpp makes it: rounded to nearest, ties to even.
 static uint16_t alibi_value(uint64_t distance)
@@ -96,7 +95,7 @@ const char *mask_read(const struct mask *mask, uint64_t first, const struct mask
         out->first = first = last - mask->rows;
     }
     if (first + mask->rows > mask->cells)
-        return "the batch ends behind the mask";
+        return "the batch ends beyond the mask";
     out->block = mask->rows > 1 && end == first + mask->rows;
     for (uint64_t i = 0; i < mask->rows; i++) {
         const uint16_t *row = mask->at + i * mask->stride;

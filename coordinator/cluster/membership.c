@@ -56,7 +56,7 @@ static void answer_register(struct coordinator_worker *w, bool linked)
     if (!linked) {
         char text[400];
         snprintf(text, sizeof(text), "the coordinator could not reach the worker's edge endpoint %s: %s",
-                 w->edge_endpoint, *w->trouble ? w->trouble : "nothing comes back from there");
+                 w->edge_endpoint, *w->trouble ? w->trouble : "it does not reply");
         proto_request_fail(request, COMMON_UNAVAILABLE, text, NULL, 0);
         return;
     }
@@ -285,7 +285,7 @@ void coordinator_worker_call(struct coordinator_worker *w, uint32_t method, cons
                               .deadline_ns = common_clock_after(COORDINATOR_CONTROL_NS),
                               .done = done,
                               .arg = arg};
-    struct common_error err = {.message = "there is no link to the worker"};
+    struct common_error err = {.message = "no connection to the worker"};
     enum common_code code = w->channel && !core->stopping ? proto_channel_call(w->channel, &call, NULL, &err)
                                                           : COMMON_UNAVAILABLE;
     if (code == COMMON_OK)
@@ -327,7 +327,7 @@ void coordinator_worker_lose(struct coordinator_worker *w, const char *why)
     if (w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT)
         return;
     if (w->leaving && !w->chunks)
-        coordinator_worker_tell(w, WORKER_LOST, INFO, "a worker has left: it was drained worker=%s", w->name);
+        coordinator_worker_tell(w, WORKER_LOST, INFO, "a drained worker has left worker=%s", w->name);
     else
         coordinator_worker_tell(w, WORKER_LOST, WARN, "a worker is lost: %s worker=%s chunks=%" PRIu64, why,
                                 w->name, w->chunks);
@@ -355,8 +355,7 @@ static void grace_over(void *arg)
         return;
     }
     char why[240];
-    snprintf(why, sizeof(why), "there is no link to its edge endpoint%s%s", *w->trouble ? ": " : "",
-             w->trouble);
+    snprintf(why, sizeof(why), "edge connection lost%s%s", *w->trouble ? ": " : "", w->trouble);
     coordinator_worker_lose(w, why);
 }
 
@@ -437,7 +436,7 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uin
                                 "the edge endpoint must be a stream endpoint: tls://, tcp:// or unix://");
     if (m->control < PROTO_CONTROL_VERSION)
         return proto_status_set(status, COMMON_FAILED_PRECONDITION, "",
-                                "the worker understands version %u of control calls, and this coordinator "
+                                "the worker speaks version %u of the control protocol and this coordinator "
                                 "speaks %u: install the same release on both",
                                 m->control, PROTO_CONTROL_VERSION);
     if (strlen(m->version) > 31 || (m->version[0] && !printable(m->version, 31)))
@@ -445,7 +444,7 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uin
                                 "a version has at most 31 printable characters");
     if (!readable(m->no_device, PROTO_NO_DEVICE_MAX))
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
-                                "why there is no device has at most %d printable characters",
+                                "the reason why there is no device must have at most %d printable characters",
                                 PROTO_NO_DEVICE_MAX);
     if (!m->instance || !m->capacity_bytes || !m->bandwidth)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
@@ -456,15 +455,14 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uin
     // A term rises by one a start: no honest worker has seen one so much higher.
     if (m->seen_term > term && (m->seen_term - term > TERM_AHEAD_MAX || m->seen_term >= TERM_SEEN_MAX))
         return proto_status_set(status, COMMON_FAILED_PRECONDITION, "",
-                                "the worker says that it has seen term %" PRIu64
-                                ", and this coordinator is at %" PRIu64
-                                ": that cannot be. Start the worker afresh",
+                                "the worker reports term %" PRIu64
+                                ", which cannot be: this coordinator is at %" PRIu64 ". Restart the worker",
                                 m->seen_term, term);
     bool collective = m->engine[0] && strcmp(m->engine, COORDINATOR_ENGINE_STREAM) != 0;
     if (collective && (!printable(m->engine, 15) || !printable(m->engine_algorithm, 32) ||
                        !printable(m->group, 64) || (m->group_size && m->group_rank >= m->group_size)))
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
-                                "an engine comes with an algorithm, a group and a rank below its size");
+                                "an engine needs an algorithm, a group and a rank below the group's size");
     return COMMON_OK;
 }
 
@@ -586,11 +584,10 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         return;
     }
     if (!proto_request_may_be_worker(request, m->name)) {
-        proto_status_set(
-            &status, COMMON_PERMISSION_DENIED, "",
-            "the worker's certificate names other workers, and not %s: start it with a --name of its "
-            "certificate, or issue one for it (banyanctl pki issue --worker)",
-            m->name);
+        proto_status_set(&status, COMMON_PERMISSION_DENIED, "",
+                         "the worker's certificate names other workers, not %s: start it with a --name from "
+                         "its certificate, or issue one for it (banyanctl pki issue --worker)",
+                         m->name);
         refuse_register(cluster, request, &status);
         return;
     }
@@ -683,15 +680,16 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     struct coordinator_worker *w = slot < cluster->n_workers ? cluster->workers[slot] : NULL;
     if (!w || w->life != m->worker >> 32 || w->state == COORDINATOR_WORKER_LOST ||
         w->state == COORDINATOR_WORKER_ABSENT) {
-        proto_request_fail(request, COMMON_NOT_FOUND,
-                           "the coordinator does not know this worker (any more): register again", NULL, 0);
+        proto_request_fail(request, COMMON_NOT_FOUND, "this worker is not registered: register again", NULL,
+                           0);
         return;
     }
     // Who has lost its link registers anew over the next one, so an honest worker never comes here.
     if (w->link != proto_request_link(request)) {
-        proto_request_fail(request, COMMON_PERMISSION_DENIED,
-                           "this worker registered over another link: a worker beats for itself alone", NULL,
-                           0);
+        proto_request_fail(
+            request, COMMON_PERMISSION_DENIED,
+            "this worker registered over another connection: a worker sends heartbeats for itself only", NULL,
+            0);
         return;
     }
     // Promises are kept as memory is taken; those that nobody takes up fade within a minute or so. What is open fades as
@@ -729,7 +727,7 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     coordinator_worker_set_limits(w, m->limits, m->n_limits);
     coordinator_edges_report(w, m->edges_down, m->n_edges_down);
     if (m->engine_lost)
-        coordinator_engine_lose(w, "it says so");
+        coordinator_engine_lose(w, "reported by the worker");
     Banyan__Pb__HeartbeatReply reply = BANYAN__PB__HEARTBEAT_REPLY__INIT;
     reply.term = cluster->core->term;
     reply.joining = w->state == COORDINATOR_WORKER_JOINING;

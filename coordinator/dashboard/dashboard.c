@@ -196,7 +196,7 @@ static bool begins_watch(const char *query)
 
 static void ask_for_token(struct common_http_answer *out)
 {
-    refuse(out, 401, "the coordinator wants its clients' token: Authorization: Bearer TOKEN");
+    refuse(out, 401, "the coordinator requires a client token: Authorization: Bearer TOKEN");
 }
 
 static void refuse_token(struct coordinator_dashboard *d, struct common_http_answer *out)
@@ -211,7 +211,7 @@ static void refuse_token(struct coordinator_dashboard *d, struct common_http_ans
         ask_for_token(out);
         return;
     }
-    refuse(out, 429, "too many wrong tokens: ask again in a second");
+    refuse(out, 429, "too many wrong tokens: try again in a second");
     put_header(out, "Connection", "close");
 }
 
@@ -259,11 +259,11 @@ static void answer_api(struct coordinator_dashboard *d, const struct common_http
     struct common_error err = {0};
     json_t *json = NULL;
     if (!from_here(request->fetch_site)) {
-        refuse(out, 403, "a page of another site asks");
+        refuse(out, 403, "cross-site request refused");
         return;
     }
     if (begins_watch(request->query) && !request->x_banyan) {
-        refuse(out, 403, "watch=1 wants a header that a page of another site cannot send: X-Banyan: 1");
+        refuse(out, 403, "watch=1 requires a header that a page of another site cannot send: X-Banyan: 1");
         return;
     }
     struct proto_identity who;
@@ -276,13 +276,13 @@ static void answer_api(struct coordinator_dashboard *d, const struct common_http
         return;
     }
     if (!coordinator_shows_workers(&who)) { // all of it is of the whole cluster
-        refuse(out, 403, "the dashboard is for tokens with access operator or admin");
+        refuse(out, 403, "the dashboard requires a token with access operator or admin");
         return;
     }
     for (size_t i = 0; i < sizeof(routes) / sizeof(*routes) && !route; i++)
         route = route_matches(request->path + strlen(API), routes[i].name, &id) ? &routes[i] : NULL;
     if (!route) {
-        refuse(out, 404, "there is no such thing; docs/DASHBOARD.md lists what there is");
+        refuse(out, 404, "not found; docs/operating/dashboard.md lists all paths");
     } else {
         enum common_code code = route->answer(d, request->query, id, &json, &err);
         if (code == COMMON_OK)
@@ -297,7 +297,7 @@ void coordinator_dashboard_answer(void *answerer, const struct common_http_reque
 {
     struct coordinator_dashboard *d = answerer;
     if (!host_allowed(d, request->host)) {
-        refuse(out, 421, "this is not a host of that name: use localhost, or the address of --http");
+        refuse(out, 421, "this host name is not allowed: use localhost, or the address of --http");
         return;
     }
     if (strncmp(request->path, API, strlen(API)) == 0) {

@@ -169,7 +169,7 @@ static enum common_code lists_get(struct coordinator_lists *lists,
     }
     if (!found && now < lists->next_ns)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "the sessions are being sorted for others: ask again in a moment");
+                                "sessions are being sorted for other requests: try again in a moment");
     if (!found || (now - found->made_ns >= KEPT_NS && now >= lists->next_ns)) {
         uint64_t began = processor_ns();
         found = found ? found : unused;

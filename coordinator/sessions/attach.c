@@ -41,7 +41,7 @@ static enum common_code check_range(const struct coordinator_sessions *sessions,
                                 "the range ends past the limit of %" PRIu64 " tokens a session", most);
     if ((first + count - 1) / ct - first / ct + 1 > COORDINATOR_ATTACH_CHUNKS)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "LIMIT",
-                                "the range spans more than %d chunks of %" PRIu64 " tokens: cut it",
+                                "the range spans more than %d chunks of %" PRIu64 " tokens: split it",
                                 COORDINATOR_ATTACH_CHUNKS, ct);
     *out = s;
     return COMMON_OK;
@@ -96,7 +96,8 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
                 continue;
             if (w == COORDINATOR_ATTACH_CHUNKS) {
                 proto_request_fail(o->request, COMMON_RESOURCE_EXHAUSTED,
-                                   "the range lies on more workers than an answer names: cut it", NULL, 0);
+                                   "the range lies on more workers than one answer can name: split it", NULL,
+                                   0);
                 goto free_room;
             }
             room->named[w] = holder;
@@ -312,7 +313,7 @@ static void commit_answered(void *arg, const struct proto_reply *reply)
     h->unheard = reply->code != COMMON_OK && reply->code != COMMON_FAILED_PRECONDITION;
     h->k->missed = h->k->missed || reply->code != COMMON_OK;
     if (refused)
-        snprintf(h->refusal, sizeof(h->refusal), "%s", reply->text[0] ? reply->text : "it says no more");
+        snprintf(h->refusal, sizeof(h->refusal), "%s", reply->text[0] ? reply->text : "no reason given");
     if (--h->k->pending == 0)
         committed(h->k);
 }
@@ -430,7 +431,7 @@ static void copy_differs(struct committing *k, uint64_t nth, const struct coordi
                          "tokens [%" PRIu64 ", %" PRIu64
                          ") of layer %u on worker %s are not the bytes that were attached: %s",
                          part.first, part.first + part.count, k->layer, w->name,
-                         durable ? "they are committed, so truncate before them and attach anew"
+                         durable ? "they are committed, so truncate before them and attach them again"
                                  : "attach them again, then commit again");
     proto_status_add_range(&k->status, part.first, part.count);
     proto_status_add_worker(&k->status, w->name);
@@ -455,7 +456,7 @@ static void compare_sums(struct committing *k)
                 continue;
             proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HASH_MISMATCH",
                              "the holders of chunk %" PRIu64 " (tokens from %" PRIu64
-                             ") do not have the same bytes: put them again",
+                             ") do not have the same bytes: attach them again",
                              chunk->id, chunk->index * (uint64_t)k->s->layout.chunk_tokens);
             k->status.chunk = chunk->id;
         }
@@ -494,7 +495,7 @@ static void commit_judge(struct committing *k)
         compare_sums(k);
     if (k->status.code == COMMON_OK && !coordinator_rangeset_room(set, k->first, k->count))
         proto_status_set(&k->status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
-                         "layer %u has %u separate ranges already: fill holes first", k->layer, set->n);
+                         "layer %u already has %u separate ranges: fill holes first", k->layer, set->n);
     // Before it is durable: what is must count here, too.
     if (k->status.code == COMMON_OK && !coordinator_rangeset_reserve(set))
         proto_status_set(&k->status, COMMON_RESOURCE_EXHAUSTED, "",
@@ -712,6 +713,6 @@ void coordinator_handle_attach_commit(void *arg, struct proto_request *request)
     if (coordinator_session_when_open(s, commit_start, k) != COMMON_OK) {
         free(k);
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
-                           "too many commits wait for this session: try again", NULL, 0);
+                           "too many commits are waiting for this session: try again", NULL, 0);
     }
 }

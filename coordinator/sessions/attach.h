@@ -10,8 +10,8 @@
 //          │                              └─ refused ──▶ RowsAbort to all ──▶ the store's words
 //          └──no──▶ RowsAbort to all ──▶ FAILED_PRECONDITION: HOLE; DATA_LOSS: HASH_MISMATCH
 //
-// Sums are those of rows (docs/WIRE.md): the client says what it has attached, the workers what they have. Rows that
-// are not what was attached go with the abort, so that nobody commits them.
+// Sums are those of rows (docs/reference/wire.md): the client says what it has attached, the workers what they have.
+// Rows that are not what was attached go with the abort, so that nobody commits them.
 //
 // Commits of one session and layer may overlap and run side by side. Each has a number of its own (commits.h),
 // and what it freezes at a worker is its own: rows that several have frozen thaw when the last of them lets go.

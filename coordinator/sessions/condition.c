@@ -21,7 +21,7 @@ static enum told told_of(struct coordinator_session *s)
 
 static void tell(struct coordinator_session *s, enum told now)
 {
-    struct proto_status status = {.message = "chunks of it cannot be used now"};
+    struct proto_status status = {.message = "some of its chunks are unavailable"};
     uint64_t tokens =
         s->layout.n ? ((uint64_t)s->layout.chunks[s->layout.n - 1].index + 1) * s->layout.chunk_tokens : 0;
     switch (now) {
@@ -37,13 +37,13 @@ static void tell(struct coordinator_session *s, enum told now)
         break;
     case DEGRADED:
         coordinator_session_note(s, SESSION_DEGRADED, WARN,
-                                 "chunks of it have fewer copies than it asks for session=%016" PRIx64
+                                 "some of its chunks have too few copies session=%016" PRIx64
                                  " chunks=%u replicas=%u",
                                  s->id, s->thin, s->spec->replicas);
         break;
     case WHOLE:
         coordinator_session_note(s, SESSION_WHOLE, INFO,
-                                 "all of its chunks have all of their copies session=%016" PRIx64, s->id);
+                                 "all of its chunks have all their copies session=%016" PRIx64, s->id);
         break;
     }
 }

@@ -7,10 +7,9 @@ enum common_code coordinator_cut_check(const struct coordinator_cut *cut, struct
 {
     if (!cut->cut != !cut->after)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
-                                "a truncate has both numbers, cut and after, or none");
+                                "a truncate needs both cut and after, or neither");
     if (cut->settle && !cut->cut)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
-                                "settle needs the numbers cut and after");
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "settle needs cut and after");
     return COMMON_OK;
 }
 
@@ -27,7 +26,7 @@ enum coordinator_cut_verdict coordinator_cut_judge(const struct coordinator_sess
     if (cut->settle)
         return COORDINATOR_CUT_ANSWER;
     proto_status_set(status, COMMON_ABORTED, "OLD_INCARNATION",
-                     "another truncate came before this one: ask for the session's state and try again");
+                     "another truncate came first: read the session's state and try again");
     return COORDINATOR_CUT_REFUSE;
 }
 

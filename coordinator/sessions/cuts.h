@@ -2,8 +2,8 @@
 // Truncates in their order. A truncate that its caller has given up may come late, over a link that was cut, when rows
 // have been acknowledged that its caller wrote after it: it must not take them away. So each has a number of its own
 // (its cut) and names the one that it follows; a session keeps the last, durably. Then of all that follow the same one,
-// one is done; whoever wants none of them to be done later makes a number in their place (settle). docs/DECISIONS.md
-// says why incarnations are not enough.
+// one is done; whoever wants none of them to be done later makes a number in their place (settle).
+// docs/internals/decisions.md says why incarnations are not enough.
 #ifndef COORDINATOR_CUTS_H
 #define COORDINATOR_CUTS_H
 

@@ -41,14 +41,13 @@ static const char *why_stuck(const struct coordinator_sessions *sessions, const 
     if (!w->draining || !w->chunks)
         return NULL;
     if (!anybody_else(sessions, w))
-        return "no other worker is active and in use: start one, or resume one";
+        return "no other worker is active and not draining: start one, or resume one";
     if (sessions->moves->n)
         return NULL;
     if (!coordinator_worker_active(w))
-        return "it is not there, and its chunks have no other copy: start it again";
-    return "no chunk can move now: all other workers in use have a copy already or no memory left for one, "
-           "or "
-           "rows of a chunk were attached and are not committed: they are, or --attach-ttl ends, first";
+        return "it is not connected, and its chunks have no other copy: start it again";
+    return "no chunk can move now: every other worker already has a copy or has no memory for one, or chunks "
+           "have attached rows that are neither committed yet nor dropped by --attach-ttl";
 }
 
 static void answer(struct coordinator_sessions *sessions, struct proto_request *request,
@@ -76,10 +75,10 @@ static void set_drain(struct coordinator_sessions *sessions, struct coordinator_
         snprintf(w->drain_reason, sizeof(w->drain_reason), "%s", reason);
     if (w->draining)
         coordinator_worker_tell(w, WORKER_DRAINING, INFO,
-                                "a worker is drained worker=%s chunks=%" PRIu64 " reason=%s", w->name,
-                                w->chunks, w->drain_reason);
+                                "draining worker worker=%s chunks=%" PRIu64 " reason=%s", w->name, w->chunks,
+                                w->drain_reason);
     else if (was)
-        coordinator_worker_tell(w, WORKER_RESUMED, INFO, "a worker is used again worker=%s chunks=%" PRIu64,
+        coordinator_worker_tell(w, WORKER_RESUMED, INFO, "a worker is in use again worker=%s chunks=%" PRIu64,
                                 w->name, w->chunks);
     w->drain_told = w->drain_told && w->draining;
     coordinator_move_queue_wake_all(sessions);
@@ -97,7 +96,7 @@ static void drain_stored(void *arg, enum common_code code, const char *text)
     }
     COMMON_FAILPOINT("drain_stored");
     set_drain(d->sessions, w, !d->resume, w->leaving,
-              d->resume && w->leaving ? "its process is leaving" : d->reason);
+              d->resume && w->leaving ? "its process is shutting down" : d->reason);
     answer(d->sessions, d->request, w);
     COMMON_FAILPOINT("drain_answered");
     free(d);
@@ -112,7 +111,7 @@ void coordinator_drains_tick(const struct coordinator_sessions *sessions)
         w->drain_told = true;
         if (!w->life) // it was so before this coordinator's time
             continue;
-        coordinator_worker_tell(w, WORKER_DRAINED, INFO, "a worker is empty, and can be stopped worker=%s",
+        coordinator_worker_tell(w, WORKER_DRAINED, INFO, "a worker is drained and can be stopped worker=%s",
                                 w->name);
     }
 }
@@ -130,7 +129,7 @@ static void drain_itself(struct coordinator_sessions *sessions, struct proto_req
                          struct coordinator_worker *w, const Banyan__Pb__WorkerDrainRequest *m)
 {
     if (m->instance != w->instance) {
-        proto_request_fail(request, COMMON_FAILED_PRECONDITION, "another process has this name now", NULL, 0);
+        proto_request_fail(request, COMMON_FAILED_PRECONDITION, "another process now has this name", NULL, 0);
         return;
     }
     if (w->leaving == m->resume)
@@ -155,9 +154,9 @@ void coordinator_handle_worker_drain(void *arg, struct proto_request *request)
         return;
     }
     if (!m->instance && !m->ask && proto_request_is_daemon(request)) {
-        proto_request_fail(request, COMMON_PERMISSION_DENIED,
-                           "a worker asks for itself, with its instance: an operator's word is a client's",
-                           NULL, 0);
+        proto_request_fail(
+            request, COMMON_PERMISSION_DENIED,
+            "a worker may drain only itself, by its instance: operators drain workers as clients", NULL, 0);
         return;
     }
     if (m->instance && !m->ask) {

@@ -39,10 +39,9 @@ static void dropping_wait(struct dropping *d, const struct proto_reply *reply)
     struct coordinator_sessions *sessions = d->sessions;
     bool over = reply->code == COMMON_OK || d->visit != d->w->visit || sessions->core->stopping;
     if (!over && sessions->n_droppings >= WAITING_MAX) {
-        common_log_error(
-            "a worker does not drop a deleted session, and so many wait already: it will when it registers "
-            "again: %s worker=%s session=%016" PRIx64,
-            reply->text, d->w->name, d->session);
+        common_log_error("a worker did not drop a deleted session, and too many wait to be dropped: it will "
+                         "when it registers again: %s worker=%s session=%016" PRIx64,
+                         reply->text, d->w->name, d->session);
         over = true;
     }
     if (over) {

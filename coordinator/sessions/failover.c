@@ -198,7 +198,7 @@ static void failover_stored(void *arg, enum common_code code, const char *text)
     bool unknown = s->unknown || s->named;
     if (code != COMMON_OK) {
         if (!s->sessions->core->stopping && !s->strike_again_ns) // once, until it does
-            common_log_error("the store does not take which holders are lost: its steps wait: %s "
+            common_log_error("cannot record lost holders: steps of this session wait: %s "
                              "session=%016" PRIx64,
                              text, s->id);
         s->strike_again_ns = common_clock_after(STRIKE_AGAIN_NS);
@@ -221,12 +221,11 @@ static void failover_stored(void *arg, enum common_code code, const char *text)
     coordinator_session_raise_epoch(s, moved ? "copies have moved" : "workers are lost");
     coordinator_session_recount(s);
     if (moved)
-        common_log_info("copies that have moved are struck off session=%016" PRIx64
-                        " chunks=%u epoch=%" PRIu64,
+        common_log_info("moved copies removed from source session=%016" PRIx64 " chunks=%u epoch=%" PRIu64,
                         s->id, f->n, s->layout.epoch);
     else
         coordinator_session_tell(s, COPY_STRUCK, WARN,
-                                 "copies of lost workers are struck off session=%016" PRIx64
+                                 "copies on lost workers removed session=%016" PRIx64
                                  " chunks=%u epoch=%" PRIu64,
                                  s->id, f->n, s->layout.epoch);
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, failover_told, f);

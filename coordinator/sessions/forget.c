@@ -173,7 +173,7 @@ enum common_code coordinator_forget_check(const struct coordinator_session *s, u
                          "%s to %" PRIu64
                          " is refused: a row there sees keys of layer %u from position %" PRIu64
                          " on, and those below %" PRIu64 " are forgotten; %" PRIu64
-                         " is possible, and what comes after it, and 0",
+                         " and beyond are possible, and 0",
                          what, length, l, needed, forgotten, s->floor);
         status->session = s->id;
         status->layer = l;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Windows that forget: rows of K and V that no row can see any more are given back, where the session's spec says so
-// (Spec.forget, a margin in tokens; docs/WIRE.md, "Windows that forget").
+// (Spec.forget, a margin in tokens; docs/reference/wire.md, "Windows that forget").
 //
 // A session has one number, its floor. Nobody goes back behind it: no step with a row that sees less than what rows at
 // or past the floor see, no truncate, no fork. What of a layer such rows do not see is forgotten.

@@ -100,8 +100,9 @@ static inline bool coordinator_chunk_all_unfit(const struct coordinator_chunk *c
     return coordinator_chunk_unfit(chunk) == (1u << coordinator_chunk_copies(chunk)) - 1;
 }
 
-// After a restart, copies whose holders may have lost rows (a loss of power, docs/STORE.md), as long as others without
-// that doubt may say, or have said, what counts: these copies neither count nor are used until all have.
+// After a restart, copies whose holders may have lost rows (a loss of power, docs/operating/store.md), as long as
+// others without that doubt may say, or have said, what counts: these copies neither count nor are used until all
+// have.
 static inline uint32_t coordinator_chunk_doubted(const struct coordinator_chunk *chunk)
 {
     uint32_t all = (1u << coordinator_chunk_copies(chunk)) - 1,

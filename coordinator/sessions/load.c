@@ -29,7 +29,7 @@ static bool load_worker(void *arg, const char *name, uint64_t instance)
         w->instance = w->stored_instance = instance;
     else
         common_error_set(r->err, COMMON_RESOURCE_EXHAUSTED,
-                         "the store knows more workers than --max-workers allows");
+                         "the store has more workers than --max-workers allows");
     return w != NULL;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which committed tokens nobody has any more, or nobody waits for: what a partial answer leaves out and declares
-// (docs/WIRE.md, "Partial answers"), and what it must cover all the same: everything else, exactly.
+// (docs/reference/wire.md, "Partial answers"), and what it must cover all the same: everything else, exactly.
 //
 //   chunks      0        1        2        3
 //            ┌────────┬────────┬────────┬────────┐

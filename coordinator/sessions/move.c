@@ -182,7 +182,7 @@ static void move_fail(struct coordinator_move *m, const char *why)
                                             .session_name = s ? s->name : ""};
     if (!m->sessions->core->stopping)
         coordinator_events_tell(told ? m->sessions->core->events : NULL, &event,
-                                "chunks do not move now: %s session=%016" PRIx64 " chunks=%u to=%s", why,
+                                "chunks could not be moved: %s session=%016" PRIx64 " chunks=%u to=%s", why,
                                 m->session, m->n, m->to->name);
     if (s && coordinator_session_has_member(s, m->to)) {
         coordinator_session_doubt(s, m->to);
@@ -399,19 +399,19 @@ static void move_alone(void *arg, struct coordinator_session *s);
 static void copy_wrong(struct coordinator_move *m, struct coordinator_chunk *chunk)
 {
     if (m->items[m->at].returned) {
-        common_log_warn("a copy that a worker came back with is not what was sealed, and does not count "
+        common_log_warn("a returning worker's copy does not match its seal and is ignored "
                         "worker=%s session=%016" PRIx64 " chunk=%" PRIu64,
                         m->to->name, m->session, chunk->id);
         coordinator_returned_forget(m->s, m->to, chunk);
     } else {
         coordinator_session_tell(m->s, COPY_CORRUPT, ERROR,
-                                 "a copy is not what was sealed, and does not count: its source is looked at "
+                                 "a copy does not match its seal and is ignored: its source is checked "
                                  "session=%016" PRIx64 " chunk=%" PRIu64 " to=%s",
                                  m->s->id, chunk->id, m->to->name);
         m->sessions->seals->refused++;
         coordinator_chunk_ask(m->s, chunk);
     }
-    move_fail(m, "a copy is not what was sealed");
+    move_fail(m, "a copy does not match its seal");
 }
 
 // The rows of a sealed chunk have come: each piece was what the sender's memory has, and that may be wrong.
@@ -426,7 +426,7 @@ static void compared(void *arg, const struct proto_reply *reply)
     } else if (reply->code == COMMON_UNIMPLEMENTED && m->items[m->at].returned) {
         m->to->sums_unknown = m->to->life; // nobody can say what it has come back with
         coordinator_returned_forget(s, m->to, NULL);
-        move_fail(m, "a worker of an older build knows no sums");
+        move_fail(m, "a worker's older build cannot compute checksums");
     } else if (reply->code == COMMON_UNIMPLEMENTED) {
         m->to->sums_unknown = m->to->life;
         m->at++;
@@ -477,7 +477,7 @@ static void copy_next(struct coordinator_move *m)
     }
     set_state(m, MOVE_WAITING);
     if (coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, move_alone, m) != COMMON_OK)
-        move_fail(m, "too many operations wait for the session");
+        move_fail(m, "too many operations are waiting for the session");
 }
 
 static void copying_told(void *arg, enum common_code code, const char *text)
@@ -548,10 +548,10 @@ static void stored(void *arg, enum common_code code, const char *text)
         m->sessions->moves->returned += m->items[i].returned;
     }
     coordinator_session_add_member(s, m->to);
-    coordinator_session_raise_epoch(s, "chunks have a copy more");
+    coordinator_session_raise_epoch(s, "chunk copies added");
     coordinator_session_recount(s);
-    common_log_info("chunks have a copy more session=%016" PRIx64 " chunks=%u to=%s epoch=%" PRIu64, s->id,
-                    m->n, m->to->name, s->layout.epoch);
+    common_log_info("chunk copies added session=%016" PRIx64 " chunks=%u to=%s epoch=%" PRIu64, s->id, m->n,
+                    m->to->name, s->layout.epoch);
     struct coordinator_gather *gather = coordinator_gather_new(&m->sessions->core->turn, told_all, m);
     coordinator_layout_send_members(s, gather);
     coordinator_gather_seal(gather);
@@ -565,7 +565,7 @@ static void closed(void *arg, enum common_code code, const char *text)
     struct coordinator_session *s = m->s;
     m->refused = code != COMMON_OK;
     if (code != COMMON_OK || !check_items(m) || !coordinator_worker_active(m->to) || may_have_dropped(m)) {
-        move_fail(m, code == COMMON_OK ? "they, or the worker, have changed meanwhile" : text);
+        move_fail(m, code == COMMON_OK ? "the chunks or the worker have changed meanwhile" : text);
         return;
     }
     set_state(m, MOVE_STORING);
@@ -593,7 +593,7 @@ static void closing_pulled(void *arg, const struct proto_reply *reply)
     free(arg);
     if (closing.compared && fetched)
         coordinator_gather_finish(closing.gather, COMMON_UNAVAILABLE,
-                                  "rows that were compared with their seal had gone");
+                                  "rows that had been compared with their seal are gone");
     else
         coordinator_gather_finish(closing.gather, reply->code, reply->text);
 }
@@ -632,7 +632,7 @@ static void closing_told(void *arg, enum common_code code, const char *text)
             pull_free(p);
             if (!there) {
                 coordinator_gather_add(gather);
-                coordinator_gather_finish(gather, COMMON_UNAVAILABLE, "nobody who has the rows is there");
+                coordinator_gather_finish(gather, COMMON_UNAVAILABLE, "no holder of the rows is connected");
                 break;
             }
         }
@@ -718,7 +718,7 @@ static void all_refuse_tickets(void *arg, enum common_code code, const char *tex
     }
     m->n = kept;
     if (code != COMMON_OK || !kept)
-        move_fail(m, code == COMMON_OK ? "rows of them were attached and are not committed" : text);
+        move_fail(m, code == COMMON_OK ? "they have attached rows that are not committed" : text);
     else
         tell_closing(m);
 }
@@ -757,7 +757,7 @@ static void move_alone(void *arg, struct coordinator_session *s)
     bool known = !s->withheld && !s->broken && !s->unknown && !s->named;
     if (!known || !coordinator_worker_active(m->to) || coordinator_session_in_doubt(s, m->to) ||
         !check_items(m)) {
-        move_fail(m, "they, or the worker, have changed meanwhile");
+        move_fail(m, "the chunks or the worker have changed meanwhile");
         return;
     }
     if (any_is_being_put(m))

@@ -66,7 +66,7 @@ static void parting_stored(void *arg, enum common_code code, const char *text)
     }
     coordinator_session_leave(s, p->w);
     coordinator_session_drop_at(s->sessions, s->id, p->w);
-    coordinator_session_raise_epoch(s, "a worker has no part in it any more");
+    coordinator_session_raise_epoch(s, "a worker is no longer a member");
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, parting_told, p);
     coordinator_layout_send_members(s, gather);
     coordinator_gather_seal(gather);
@@ -159,10 +159,10 @@ static void tell_begun(struct coordinator_session *s, const struct coordinator_c
         return;
     s->copying = true;
     coordinator_events_note(s->sessions->core->events, &event,
-                            "chunks of it are copied: %s session=%016" PRIx64 " to=%s",
+                            "copying chunks: %s session=%016" PRIx64 " to=%s",
                             !from            ? "they have too few copies"
-                            : from->draining ? "a worker is emptied"
-                                             : "workers are to have as much as they are fast",
+                            : from->draining ? "a worker is draining"
+                                             : "load follows worker speed",
                             s->id, c->to->name);
 }
 
@@ -172,9 +172,8 @@ static void tell_ended(struct coordinator_session *s)
     if (!s->copying || s->moves || (s->moves_failed && common_clock_ns() < s->move_again_ns))
         return;
     if (s->copied)
-        coordinator_session_note(s, COPY_ENDED, INFO,
-                                 "chunks of it were copied session=%016" PRIx64 " chunks=%u", s->id,
-                                 s->copied);
+        coordinator_session_note(s, COPY_ENDED, INFO, "chunks were copied session=%016" PRIx64 " chunks=%u",
+                                 s->id, s->copied);
     s->copying = false;
     s->copied = 0;
 }

@@ -160,10 +160,10 @@ static enum common_code no_room(const struct coordinator_cluster *cluster,
                  quarantined);
     proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                      "no worker has %" PRIu64
-                     " bytes left for another chunk, worker %s with most of all has %" PRIu64 " of %" PRIu64
+                     " bytes left for another chunk; worker %s has the most, %" PRIu64 " of %" PRIu64
                      "%s: %s",
                      wanted, active[most]->name, candidates[most].free_bytes, active[most]->capacity_bytes,
-                     active[most]->refused_beats ? ", and has just refused such a one" : "", instead);
+                     active[most]->refused_beats ? ", and has just refused one" : "", instead);
     proto_status_add_worker(status, active[most]->name);
     return status->code;
 }
@@ -551,7 +551,7 @@ static void chosen_stored(void *arg, enum common_code code, const char *text)
     for (uint32_t i = 0; i < p->n_joining; i++)
         coordinator_session_add_member(s, p->joining[i]);
     if (p->n_joining)
-        coordinator_session_raise_epoch(s, "workers join it");
+        coordinator_session_raise_epoch(s, "workers have joined");
     if (!put) {
         p->tries = UINT32_MAX - 1;
         set_down(p, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory");
@@ -641,7 +641,7 @@ static void placing_start(struct coordinator_placing *p)
         if (coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, placing_alone, p) != COMMON_OK) {
             p->wishing = false;
             proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
-                             "too many operations wait for this session");
+                             "too many operations are waiting for this session");
             placing_finish(p, &status);
         }
         return;

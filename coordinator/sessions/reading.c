@@ -45,11 +45,11 @@ static enum common_code check_range(struct coordinator_session *s, const Banyan_
     if (past)
         return proto_status_set(status, COMMON_OUT_OF_RANGE, "",
                                 "rows from position %" PRIu64
-                                " on are asked for, and the shortest layer has %" PRIu64 " tokens",
+                                " on were requested, but the shortest layer has %" PRIu64 " tokens",
                                 m->first, length);
     if ((m->first + m->count - 1) / ct - m->first / ct + 1 > COORDINATOR_ATTACH_CHUNKS)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "LIMIT",
-                                "the range spans more than %d chunks of %" PRIu64 " tokens: cut it",
+                                "the range spans more than %d chunks of %" PRIu64 " tokens: split it",
                                 COORDINATOR_ATTACH_CHUNKS, ct);
     return coordinator_session_missing(s, m->first, m->count, 0, status);
 }
@@ -113,12 +113,12 @@ static enum common_code list_all(struct listing *l, struct coordinator_session *
         const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, i);
         if (!chunk) // of a session that was born with a floor, and has nothing there yet
             return proto_status_set(status, COMMON_FAILED_PRECONDITION, "HOLE",
-                                    "nobody has tokens [%" PRIu64 ", %" PRIu64
+                                    "no worker has tokens [%" PRIu64 ", %" PRIu64
                                     "): they are below the floor that the session began with",
                                     i * ct, (i + 1) * ct);
         if (!list_chunk(l, chunk, ct))
             return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "",
-                                    "the range lies on more workers than an answer names: cut it");
+                                    "the range lies on more workers than one answer can name: split it");
     }
     l->reply.ticket.data = l->ticket;
     l->reply.ticket.len = proto_ticket_make(&core->secret, &ticket, l->ticket);
@@ -192,7 +192,8 @@ static void wait_at_door(struct coordinator_session *s, struct proto_request *re
     if (coordinator_session_when_open(s, settled, r) == COMMON_OK)
         return;
     free(r);
-    proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls wait for this session", NULL, 0);
+    proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls are waiting for this session",
+                       NULL, 0);
 }
 
 void coordinator_handle_read_open(void *arg, struct proto_request *request)

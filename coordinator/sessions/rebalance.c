@@ -213,7 +213,7 @@ static void carry_out(struct balance *b, struct coordinator_sessions *sessions, 
     b->wishes = NULL;
     struct coordinator_events *events = b->n_wishes ? sessions->core->events : NULL; // else nothing begins
     coordinator_events_tell(events, &(struct coordinator_event){.kind = PROTO_EVENT_REBALANCE_BEGUN},
-                            "chunks are moved %s chunks=%u bytes=%" PRIu64, why, b->n_wishes, b->total);
+                            "moving chunks %s chunks=%u bytes=%" PRIu64, why, b->n_wishes, b->total);
     sessions->moves->balancing = sessions->moves->balancing || b->n_wishes > 0;
 }
 
@@ -253,7 +253,7 @@ void coordinator_handle_rebalance(void *arg, struct proto_request *request)
     balance_all(b, sessions);
     answer(b, sessions, request);
     if (!dry_run)
-        carry_out(b, sessions, "for balance");
+        carry_out(b, sessions, "to balance load");
     balance_free(b);
 }
 
@@ -263,7 +263,7 @@ void coordinator_rebalance_ended(struct coordinator_sessions *sessions)
     if (!moves->balancing || moves->n_wishes || moves->n)
         return;
     moves->balancing = false;
-    coordinator_tell(sessions->core, REBALANCE_ENDED, INFO, "no chunk is to be moved for balance any more");
+    coordinator_tell(sessions->core, REBALANCE_ENDED, INFO, "rebalance finished");
 }
 
 // Whether one of them is to be relieved, and long enough slow: other holders serve by now what they can.

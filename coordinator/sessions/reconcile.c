@@ -82,7 +82,7 @@ static void news_stored(void *arg, enum common_code code, const char *text)
         return;
     }
     if (code != COMMON_OK && !v->sessions->core->stopping)
-        common_log_error("the store does not take what a worker lost; its sessions can be read meanwhile: %s "
+        common_log_error("cannot record what a worker lost; its sessions can still be read: %s "
                          "worker=%s",
                          text, v->w->name);
     news_again(v->w, code);
@@ -175,11 +175,10 @@ static void take_quarantine(struct coordinator_visit *v)
     if (!w->quarantine.n)
         return;
     COMMON_FAILPOINT("quarantine_listed");
-    common_log_warn(
-        "a worker holds sessions that this store does not know: they are kept, and neither served "
-        "nor dropped. Start the coordinator on the store that knows them, or give them up with "
-        "'banyanctl quarantine drop' worker=%s sessions=%u bytes=%" PRIu64,
-        w->name, w->quarantine.n, coordinator_quarantine_bytes(&w->quarantine));
+    common_log_warn("a worker holds sessions that are not in this store: they are kept, and neither served "
+                    "nor dropped. Start the coordinator on the store that has them, or discard them with "
+                    "'banyanctl quarantine drop' worker=%s sessions=%u bytes=%" PRIu64,
+                    w->name, w->quarantine.n, coordinator_quarantine_bytes(&w->quarantine));
 }
 
 static void compare_inventory(struct coordinator_visit *v)
@@ -364,7 +363,7 @@ static void page_came(void *arg, const struct proto_reply *reply)
         }
     }
     if (!coordinator_visit_counts(v) || v->code != COMMON_OK)
-        coordinator_visit_fail(v, "a worker does not say what it holds");
+        coordinator_visit_fail(v, "a worker did not report what it holds");
     else
         compare_inventory(v);
 }

@@ -89,8 +89,8 @@ void coordinator_unpark(struct coordinator_sessions *sessions)
         free(list);
         list = parked.next;
         if (proto_request_over(parked.request))
-            proto_request_fail(parked.request, COMMON_DEADLINE_EXCEEDED, "nobody waits for it any more", NULL,
-                               0);
+            proto_request_fail(parked.request, COMMON_DEADLINE_EXCEEDED,
+                               "the deadline passed before the call was started", NULL, 0);
         else
             parked.handle(parked.arg, parked.request);
     }

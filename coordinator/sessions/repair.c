@@ -109,7 +109,7 @@ static bool may_log(struct coordinator_sessions *sessions)
     uint64_t now = common_clock_ns();
     if (now - sessions->logging_since_ns >= COMMON_NS_PER_S) {
         if (sessions->logged > LOGS_A_SECOND)
-            common_log_error("so many more sessions could not be repaired sessions=%u",
+            common_log_error("more sessions could not be repaired sessions=%u",
                              sessions->logged - LOGS_A_SECOND);
         sessions->logging_since_ns = now;
         sessions->logged = 0;
@@ -131,7 +131,7 @@ static void repair_break(struct coordinator_repair *r, enum common_code code, co
                                             .session_name = r->s->name};
     if (may_log(r->sessions))
         coordinator_events_tell(r->sessions->core->events, &event,
-                                "a worker does not take what it is told of a session: %s code=%s worker=%s "
+                                "a worker rejects an update of a session: %s code=%s worker=%s "
                                 "session=%016" PRIx64,
                                 text, common_code_name(code), r->w->name, r->session);
 }
@@ -173,7 +173,7 @@ static void repair_told(void *arg, enum common_code code, const char *text)
     } else {
         struct coordinator_session *s = r->s;
         if (r->broken)
-            common_log_info("a session is repaired worker=%s session=%016" PRIx64, w->name, r->session);
+            common_log_info("a session was repaired worker=%s session=%016" PRIx64, w->name, r->session);
         repair_free(r);
         coordinator_session_told(s, w); // which may ask for another
     }
@@ -263,7 +263,7 @@ enum common_code coordinator_repairs_status(const struct coordinator_session *s,
                                             struct proto_status *status)
 {
     proto_status_set(status, COMMON_UNAVAILABLE, "WORKER_LOST",
-                     "a worker does not take what it is told of this session: try again");
+                     "a worker rejects an update of this session: try again");
     for (const struct coordinator_repair *r = s->repairs; r; r = r->next)
         if (r->broken)
             proto_status_add_worker(status, r->w->name);

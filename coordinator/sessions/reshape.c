@@ -90,7 +90,7 @@ static void reshape_start(const struct reshape *as, struct proto_request *reques
     if (coordinator_session_exclusive(s, state, fn, r) != COMMON_OK) {
         free(r);
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
-                           "too many operations wait for this session: try again", NULL, 0);
+                           "too many operations are waiting for this session: try again", NULL, 0);
     }
 }
 
@@ -107,7 +107,7 @@ static bool reshape_gone(struct reshape *r, struct coordinator_session *s)
         return true;
     }
     if (r->request && proto_request_over(r->request)) {
-        reshape_fail_code(r, COMMON_DEADLINE_EXCEEDED, "nobody waits for it any more: it was not begun");
+        reshape_fail_code(r, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the call was started");
         reshape_end(r);
         return true;
     }
@@ -164,7 +164,7 @@ static enum common_code copy_stands(const struct reshape *r, enum common_code co
 {
     for (uint32_t i = 0; code == COMMON_OK && r->copying && i < coordinator_chunk_copies(&r->copy); i++)
         if (coordinator_chunk_holder(&r->copy, i)->instance != r->instances[i]) {
-            *text = "a worker was started anew meanwhile: try again";
+            *text = "a worker was restarted meanwhile: try again";
             code = COMMON_UNAVAILABLE;
         }
     return code;
@@ -295,9 +295,9 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     s->incarnation++;
     common_block_hand_over();
     coordinator_returned_cut(s);
-    coordinator_session_raise_epoch(s, "it is truncated");
+    coordinator_session_raise_epoch(s, "the session was truncated");
     coordinator_session_note(s, SESSION_TRUNCATED, INFO,
-                             "tokens were taken away session=%016" PRIx64 " length=%" PRIu64, s->id,
+                             "the session was truncated session=%016" PRIx64 " length=%" PRIu64, s->id,
                              r->length);
     struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, truncate_told, r);
     coordinator_layout_send_members(s, gather);
@@ -517,7 +517,8 @@ static void fork_stored(void *arg, enum common_code code, const char *text)
     }
     coordinator_session_enter(r->fork);
     coordinator_session_note(r->fork, SESSION_FORKED, INFO,
-                             "a session was made of %016" PRIx64 " session=%016" PRIx64 " tokens=%" PRIu64,
+                             "a session was forked from %016" PRIx64 " session=%016" PRIx64
+                             " tokens=%" PRIu64,
                              r->s->id, r->fork->id, r->length);
     Banyan__Pb__SessionForkReply m = BANYAN__PB__SESSION_FORK_REPLY__INIT;
     m.session = r->fork->id;
@@ -580,7 +581,8 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     if (code != COMMON_OK) {
         banyan__pb__spec__free_unpacked(spec, NULL);
         if (code == COMMON_ALREADY_EXISTS)
-            proto_status_set(status, code, "", "the fork cannot be named %s: another session is", r->name);
+            proto_status_set(status, code, "", "the fork cannot be named %s: another session has this name",
+                             r->name);
         return code;
     }
     coordinator_key_enter(r->fork, r->key);
@@ -705,9 +707,8 @@ static void delete_stored(void *arg, enum common_code code, const char *text)
         return;
     }
     coordinator_session_note(r->s, SESSION_DELETED, INFO, "%s session=%016" PRIx64 " chunks=%u",
-                             r->request ? "a client has deleted it"
-                                        : "nobody has used it for its time to live",
-                             r->s->id, r->s->layout.n);
+                             r->request ? "deleted by a client" : "unused for its time to live", r->s->id,
+                             r->s->layout.n);
     struct coordinator_gather *gather =
         coordinator_gather_new(&r->sessions->core->turn, delete_told, r->request);
     coordinator_session_drop_at_workers(r->s, gather);
@@ -745,7 +746,7 @@ void coordinator_session_reclaim(struct coordinator_session *s)
 {
     struct reshape *r = coordinator_alloc(sizeof(*r));
     *r = (struct reshape){.sessions = s->sessions, .idle_ns = s->last_used_ns};
-    common_log_info("an idle session is reclaimed session=%016" PRIx64 " name=%s", s->id, s->name);
+    common_log_info("an idle session was deleted session=%016" PRIx64 " name=%s", s->id, s->name);
     if (coordinator_session_exclusive(s, COORDINATOR_SESSION_DELETING, delete_alone, r) != COMMON_OK)
         free(r); // it is not idle after all
 }

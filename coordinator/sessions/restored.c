@@ -22,11 +22,10 @@ void coordinator_restored_withhold(struct coordinator_sessions *sessions)
         s->withheld++;
         coordinator_session_recount(s);
     }
-    coordinator_tell(
-        sessions->core, BACKUP_RESTORED, WARN,
-        "the store was restored from a backup: its sessions are not served until all workers are back and "
-        "an operator says so with 'banyanctl accept' sessions=%u",
-        sessions->n);
+    coordinator_tell(sessions->core, BACKUP_RESTORED, WARN,
+                     "the store was restored from a backup: its sessions are not served until all workers "
+                     "are back and an operator runs 'banyanctl accept' sessions=%u",
+                     sessions->n);
 }
 
 enum common_code coordinator_restored_check(const struct coordinator_sessions *sessions, bool without_absent,
@@ -36,7 +35,7 @@ enum common_code coordinator_restored_check(const struct coordinator_sessions *s
     uint32_t n = 0;
     if (!sessions->restored)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the store was not restored from a backup, or that was accepted before");
+                                "the store was not restored from a backup, or has already been accepted");
     for (uint32_t i = 0; i < sessions->cluster->n_workers; i++) {
         const struct coordinator_worker *w = sessions->cluster->workers[i];
         if (!w || coordinator_worker_active(w))
@@ -50,11 +49,10 @@ enum common_code coordinator_restored_check(const struct coordinator_sessions *s
     }
     if (!n || without_absent)
         return COMMON_OK;
-    return common_error_set(
-        err, COMMON_FAILED_PRECONDITION,
-        "%u workers that the backup knows are not there: %s. Start them, or say that they are gone "
-        "for good with --without-absent",
-        n, names);
+    return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                            "%u workers named in the backup are not connected: %s. Start them, or confirm "
+                            "with --without-absent that they are gone for good",
+                            n, names);
 }
 
 void coordinator_restored_accept(struct coordinator_sessions *sessions, coordinator_store_fn done, void *arg)
@@ -78,9 +76,8 @@ uint64_t coordinator_restored_serve(struct coordinator_sessions *sessions)
         coordinator_session_recount(s);
         coordinator_session_settle(s);
     }
-    coordinator_tell(
-        sessions->core, BACKUP_ACCEPTED, WARN,
-        "a store that was restored from a backup is accepted on an operator's request sessions=%llu",
-        (unsigned long long)n);
+    coordinator_tell(sessions->core, BACKUP_ACCEPTED, WARN,
+                     "a store restored from a backup was accepted on an operator's request sessions=%llu",
+                     (unsigned long long)n);
     return n;
 }

@@ -148,8 +148,7 @@ static void answer(struct coordinator_sessions *sessions, struct coordinator_scr
     if (!a->ask) {
         COMMON_FAILPOINT("scrub_asked");
         coordinator_tell(sessions->core, SCRUB_ASKED, INFO,
-                         "sealed chunks are compared now, as an operator has asked chunks=%" PRIu64,
-                         a->reply.chunks);
+                         "scrub started on an operator's request chunks=%" PRIu64, a->reply.chunks);
     }
     proto_request_reply(a->request, &a->reply.base, NULL, 0, NULL, NULL);
 }

@@ -357,9 +357,9 @@ static void strike_off(struct check *c, const struct coordinator_session *s,
             continue;
         bool last = (coordinator_chunk_unfit(chunk) | 1u << copy) == all;
         report(c, s, a, right,
-               last ? "the memory of a worker has not what was sealed, and nobody else has it: these tokens "
+               last ? "a worker's memory does not match the seal, and no other copy is left: these tokens "
                       "are lost"
-                    : "the memory of a worker has not what was sealed: its copy is struck off");
+                    : "a worker's memory does not match the seal: its copy was removed");
         c->sessions->seals->corrupt++;
         strike_everywhere(c, a->w);
     }
@@ -402,7 +402,7 @@ static void disputed(struct check *c, const struct coordinator_session *s, struc
     for (uint32_t i = 0; i < c->n; i++)
         if (copy_of(&c->asked[i], chunk) < COORDINATOR_COPIES_MAX)
             report(c, s, &c->asked[i], 0,
-                   "workers have different rows of a full chunk, and nobody can tell whose are right");
+                   "workers have different rows of a full chunk, and it is unknown whose are right");
     check_over(c, COMMON_OK, "", common_clock_after(DISPUTED_NS), true);
 }
 
@@ -421,14 +421,14 @@ static void judge_sealed(struct check *c, const struct coordinator_chunk *chunk,
         asked_all = asked_all && (c->asked[i].answered || c->asked[i].knows_none) &&
                     copy_of(&c->asked[i], chunk) < COORDINATOR_COPIES_MAX;
     if (coordinator_chunk_all_unfit(chunk))
-        check_over(c, COMMON_DATA_LOSS, "no worker has the rows that were sealed any more",
-                   next_turn(c, chunk), true);
+        check_over(c, COMMON_DATA_LOSS, "no worker has the sealed rows any longer", next_turn(c, chunk),
+                   true);
     else if (struck)
-        check_over(c, COMMON_UNAVAILABLE, "a copy is struck off: it is not what was sealed",
+        check_over(c, COMMON_UNAVAILABLE, "a copy was removed: it does not match the seal",
                    next_turn(c, chunk), true);
     else if (!asked_all || c->n < coordinator_chunk_copies(chunk))
-        check_over(c, COMMON_UNAVAILABLE, "not all workers say what they have", common_clock_after(AGAIN_NS),
-                   false);
+        check_over(c, COMMON_UNAVAILABLE, "not all workers reported what they have",
+                   common_clock_after(AGAIN_NS), false);
     else
         check_over(c, COMMON_OK, "", next_turn(c, chunk), true);
 }
@@ -451,7 +451,7 @@ static void judge(struct check *c)
     const struct coordinator_session *s = session_of(c);
     struct coordinator_chunk *chunk = chunk_of(c);
     if (!chunk || c->sessions->core->stopping) {
-        check_over(c, COMMON_UNAVAILABLE, "the chunk is not there any more", 0, false);
+        check_over(c, COMMON_UNAVAILABLE, "the chunk is gone", 0, false);
         return;
     }
     if (!chunk->seal && (!all_answered(c, chunk) || chunk->moving || chunk->lost || !stays(s))) {
@@ -512,7 +512,7 @@ static void tell_healed(const struct check *c, const struct coordinator_worker *
                                             .session_name = s ? s->name : ""};
     coordinator_events_tell(
         c->sessions->core->events, &event,
-        "the memory of a worker had not what was sealed, and has it from its files again worker=%s "
+        "a worker's memory did not match the seal and was reloaded from its files worker=%s "
         "session=%016" PRIx64 " chunk=%" PRIu64 " copies=%" PRIu64,
         w->name, c->session, c->id, n);
 }
@@ -536,8 +536,9 @@ static void came(void *arg, const struct proto_reply *reply)
     a->knows_none = reply->code == COMMON_UNIMPLEMENTED;
     if (a->knows_none && a->w->visit == a->visit) {
         if (coordinator_worker_sums(a->w))
-            common_log_warn("a worker of an older build knows no sums: its chunks are not sealed worker=%s",
-                            a->w->name);
+            common_log_warn(
+                "a worker's older build cannot compute checksums: its chunks are not sealed worker=%s",
+                a->w->name);
         a->w->sums_unknown = a->w->life;
     }
     if (--c->waiting == 0)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Seals. A chunk all of whose rows are acknowledged never changes again. When all its holders say the same of what their
-// memory has (ChunkSum; docs/WIRE.md, "Seals"), that is durable, and the chunk is *sealed*: from then on each copy can be
+// memory has (ChunkSum; docs/reference/wire.md, "Seals"), that is durable, and the chunk is *sealed*: from then on each copy can be
 // told to be right or wrong by itself. A *check* asks all holders of one chunk:
 //
 //   ASKING ──all have the seal, or agree──▶ STORING (a chunk without a seal alone) ──▶ OVER

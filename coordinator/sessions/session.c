@@ -644,15 +644,14 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
         return COMMON_OK;
     if (s->restored || s->withheld) {
         if (s->restored)
-            proto_status_set(
-                status, COMMON_UNAVAILABLE, "RESTORED",
-                "the coordinator's store was restored from a backup, and no operator has said yet that "
-                "all workers are back (banyanctl accept)");
+            proto_status_set(status, COMMON_UNAVAILABLE, "RESTORED",
+                             "the coordinator's store was restored from a backup, and no operator has "
+                             "confirmed yet that all workers are back (banyanctl accept)");
         else
             proto_status_set(
                 status, COMMON_UNAVAILABLE, "QUARANTINE",
                 "workers hold a newer state of this session than the coordinator's store has: start the "
-                "coordinator on the store that knows it, or give that state up (banyanctl quarantine)");
+                "coordinator on the store that has it, or discard that state (banyanctl quarantine)");
         status->session = s->id;
         status->layer = layer;
         return status->code;
@@ -660,7 +659,7 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
     if (s->broken)
         return coordinator_repairs_status(s, layer, status);
     proto_status_set(status, COMMON_UNAVAILABLE, "MISSING_RANGE",
-                     "tokens of this session are on workers that are not there now");
+                     "tokens of this session are on workers that are not connected");
     for (uint32_t i = coordinator_layout_lower(&s->layout, first / ct); i < s->layout.n; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
         uint64_t start = (uint64_t)chunk->index * ct, stop = start + ct;
@@ -690,8 +689,8 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
     const struct proto_range *r = &status->ranges[0];
     status->code = lost ? COMMON_DATA_LOSS : COMMON_UNAVAILABLE;
     snprintf(status->message, sizeof(status->message),
-             "%s tokens [%" PRIu64 ", %" PRIu64 ")%s, held by %s%s: %s",
-             lost ? "no worker holds" : "no worker that is reachable holds", r->first, r->first + r->count,
+             "%s tokens [%" PRIu64 ", %" PRIu64 ")%s, which were on %s%s: %s",
+             lost ? "no worker holds" : "no reachable worker holds", r->first, r->first + r->count,
              status->n_ranges > 1 ? " and more" : "", status->workers[0],
              status->n_workers > 1 ? " and others" : "",
              lost ? "truncate the session before them, or delete it" : "try again when it is back");
@@ -731,6 +730,6 @@ void coordinator_session_raise_epoch(struct coordinator_session *s, const char *
 {
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
     coordinator_session_note(s, SESSION_EPOCH, INFO,
-                             "its layout has changed: %s session=%016" PRIx64 " epoch=%" PRIu64, why, s->id,
+                             "the layout has changed: %s session=%016" PRIx64 " epoch=%" PRIu64, why, s->id,
                              s->layout.epoch);
 }

@@ -40,7 +40,7 @@ enum common_code coordinator_name_check(const char *name, struct proto_status *s
     size_t len = strlen(name);
     if (len >= COORDINATOR_NAME_BYTES)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
-                                "a name of %zu characters: a session's has at most %d", len,
+                                "the name has %zu characters: a session's name has at most %d", len,
                                 COORDINATOR_NAME_BYTES - 1);
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)

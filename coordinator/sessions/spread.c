@@ -95,10 +95,9 @@ static void spread_stored(void *arg, enum common_code code, const char *text)
         n++;
     }
     spread->sessions->spread_sessions++;
-    coordinator_session_raise_epoch(s, "other holders serve, as fast as they are");
+    coordinator_session_raise_epoch(s, "serving holders re-weighted by speed");
     coordinator_session_recount(s);
-    common_log_info("other holders serve, as fast as they are session=%016" PRIx64
-                    " chunks=%u epoch=%" PRIu64,
+    common_log_info("serving holders re-weighted by speed session=%016" PRIx64 " chunks=%u epoch=%" PRIu64,
                     s->id, n, s->layout.epoch);
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, spread_told, spread);
     coordinator_layout_send_members(s, gather);

@@ -24,23 +24,21 @@ struct strike {
 static bool is_needed(const struct coordinator_worker *w, char *why, size_t len)
 {
     if (!coordinator_worker_gone(w))
-        snprintf(why, len, "%s is %s: stop it first, and drain it before that", w->name,
+        snprintf(why, len, "%s is %s: drain it first, then stop it", w->name,
                  coordinator_worker_state_name(w->state));
     else if (w->chunks)
-        snprintf(
-            why, len,
-            "%" PRIu64
-            " chunks of %u sessions have no other copy than at %s: start it again, or truncate or delete "
-            "these sessions first. Where there are other copies it is let go of by itself, soon after its "
-            "loss",
-            w->chunks, w->members, w->name);
+        snprintf(why, len,
+                 "%" PRIu64 " chunks of %u sessions have their only copy on %s: start it again, or truncate "
+                 "or delete these sessions first. A lost worker's chunks that have other copies "
+                 "are released on their own, soon after the loss",
+                 w->chunks, w->members, w->name);
     else if (w->quarantine.n)
         snprintf(why, len,
                  "%s holds %u sessions in quarantine: start it again and see 'banyanctl quarantine'", w->name,
                  w->quarantine.n);
     else if (w->members || !coordinator_worker_idle(w))
         snprintf(why, len,
-                 "%u sessions count %s as one of their workers, or are letting go of it: try again soon",
+                 "%u sessions still count %s as one of their workers, or are releasing it: try again soon",
                  w->members, w->name);
     else
         return false;
@@ -64,7 +62,7 @@ static void strike_stored(void *arg, enum common_code code, const char *text)
         proto_request_fail(request, COMMON_ABORTED, why, NULL, 0);
         return;
     }
-    coordinator_worker_tell(w, WORKER_FORGOTTEN, INFO, "a worker is forgotten worker=%s", w->name);
+    coordinator_worker_tell(w, WORKER_FORGOTTEN, INFO, "a worker was forgotten worker=%s", w->name);
     coordinator_worker_strike(w);
     const Banyan__Pb__WorkerForgetReply m = BANYAN__PB__WORKER_FORGET_REPLY__INIT;
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);

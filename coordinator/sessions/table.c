@@ -195,7 +195,7 @@ enum common_code coordinator_session_new(struct coordinator_sessions *sessions, 
 {
     if (name[0] && find_name(sessions, tenant, name))
         return proto_status_set(status, COMMON_ALREADY_EXISTS, "",
-                                "a session with the name %s exists: open it, or choose another name", name);
+                                "a session named %s exists: open it, or choose another name", name);
     uint64_t generation;
     struct coordinator_use *use = coordinator_use_of(sessions->quotas, tenant);
     if (coordinator_quota_take(use, COORDINATOR_QUOTA_SESSIONS, 1, status) != COMMON_OK)

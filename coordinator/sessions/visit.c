@@ -184,8 +184,8 @@ static void tell_settled(struct coordinator_visit *v)
     if (m.n_except <= PROTO_ABORT_EXCEPT_MAX) {
         coordinator_worker_call(v->w, BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base, call_told, v);
     } else { // they stay frozen until the next visit, or their sessions'
-        common_log_warn("a worker does not take what it is told of many sessions worker=%s sessions=%zu",
-                        v->w->name, m.n_except);
+        common_log_warn("a worker rejects updates of many sessions worker=%s sessions=%zu", v->w->name,
+                        m.n_except);
         visit_told(v, COMMON_OK, "");
     }
     free(except);
@@ -344,7 +344,7 @@ static void tell_more(struct coordinator_visit *v)
     if (v->in_flight)
         return;
     if (!coordinator_visit_counts(v) || v->code != COMMON_OK) {
-        coordinator_visit_fail(v, "a worker cannot be told its layouts");
+        coordinator_visit_fail(v, "cannot send a worker its layouts");
     } else if (v->state == COORDINATOR_VISIT_TELLING) {
         tell_settled(v);
     } else if (!v->one && v->w->dirty) { // layouts have changed meanwhile: these again

@@ -40,8 +40,9 @@ static bool refuse_position(struct coordinator_item *item, struct coordinator_se
         snprintf(text, sizeof(text), "an append at %" PRIu64 " leaves a gap: layer %u has %" PRIu64 " tokens",
                  wanted, ask->layer, length);
     else if (ask->visible)
-        snprintf(text, sizeof(text), "keys below %" PRIu64 " were asked for: layer %u has %" PRIu64 " tokens",
-                 wanted, ask->layer, length);
+        snprintf(text, sizeof(text),
+                 "keys below %" PRIu64 " were requested, but layer %u has %" PRIu64 " tokens", wanted,
+                 ask->layer, length);
     else
         snprintf(text, sizeof(text), "position %" PRIu64 " is past the end: layer %u has %" PRIu64 " tokens",
                  wanted - 1, ask->layer, length);
@@ -82,7 +83,7 @@ static bool check_positions(struct coordinator_item *item, struct coordinator_se
         }
         if (!coordinator_rangeset_room(&s->layers[ask->layer], ask->first, ask->rows))
             return coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
-                                           "the layer has too many separate ranges: fill holes first");
+                                           "the layer has too many separate ranges: fill its holes first");
         after = coordinator_rangeset_length_with(&s->layers[ask->layer], ask->first, ask->rows);
     }
     bool all =
@@ -182,7 +183,7 @@ enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, s
     coordinator_item_take_missing(item, NULL); // of an earlier attempt
     if (item->ask.incarnation && item->ask.incarnation != s->incarnation) {
         coordinator_item_refuse(item, COMMON_ABORTED, "OLD_INCARNATION",
-                                "the session was truncated meanwhile: ask for its state and try again");
+                                "the session was truncated meanwhile: read its state and try again");
         return COORDINATOR_ADMIT_REFUSED;
     }
     if (!pumped && coordinator_lane_behind(s->lane, item))

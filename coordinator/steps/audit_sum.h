@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What audits put together and judge, one query row and head at a time, in float64: parts over disjoint keys, as workers
 // have computed them with the reference, become the exact answer, and what was answered is held to the promise
-// (docs/PRECISION.md, "Computing: the bound"). Pure.
+// (docs/internals/precision.md, "Computing: the bound"). Pure.
 #ifndef COORDINATOR_AUDIT_SUM_H
 #define COORDINATOR_AUDIT_SUM_H
 

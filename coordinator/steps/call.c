@@ -170,19 +170,19 @@ static bool check_shape(struct coordinator_item *item, const struct coordinator_
         return bad_item(item, "layer %" PRIu64 " reads K and V of layer %" PRIu64 ": append to that one",
                         item->ask.layer, layer.source);
     if (item->ask.q_heads != layer.q_heads)
-        return bad_item(item, "the item says %" PRIu64 " query heads, the session has %" PRIu64,
+        return bad_item(item, "the item has %" PRIu64 " query heads, the session has %" PRIu64,
                         item->ask.q_heads, layer.q_heads);
     if (item->ask.v_dim != layer.v_dim)
         return bad_item(item, "the item says V has dimension %" PRIu64 ", the session's has %" PRIu64,
                         item->ask.v_dim, layer.v_dim);
     if (item->ask.q_bytes != q)
-        return bad_item(item, "q has %" PRIu64 " bytes, the session's shape makes %" PRIu64,
+        return bad_item(item, "q has %" PRIu64 " bytes, the session's shape needs %" PRIu64,
                         item->ask.q_bytes, q);
     if (item->ask.k_bytes != k)
-        return bad_item(item, "k has %" PRIu64 " bytes, the session's shape makes %" PRIu64,
+        return bad_item(item, "k has %" PRIu64 " bytes, the session's shape needs %" PRIu64,
                         item->ask.k_bytes, k);
     if (item->ask.v_bytes != v)
-        return bad_item(item, "v has %" PRIu64 " bytes, the session's shape makes %" PRIu64,
+        return bad_item(item, "v has %" PRIu64 " bytes, the session's shape needs %" PRIu64,
                         item->ask.v_bytes, v);
     if (k + v > COORDINATOR_APPEND_BYTES)
         return bad_item(item, "an append of %" PRIu64 " bytes is too large (%" PRIu64 " at most): attach it",

@@ -287,7 +287,7 @@ static void frame_send(struct coordinator_frame *f)
     struct coordinator_queue *queue = f->queue;
     struct coordinator_steps *steps = queue->steps;
     struct coordinator_plan *plan = queue->plan;
-    struct common_error err = {.message = "there is no link to the root"};
+    struct common_error err = {.message = "no connection to the root"};
     bool ready = in_place(f);
     if (ready)
         point(f);

@@ -207,7 +207,7 @@ static void item_unconfirmed(struct coordinator_item *item)
     snprintf(before, sizeof(before), "%s", failure->message);
     snprintf(failure->reason, sizeof(failure->reason), "UNCONFIRMED");
     snprintf(failure->message, sizeof(failure->message),
-             "%.300s; whether the rows are there is not known: append them again", before);
+             "%.300s; the rows may or may not have been appended: append them again", before);
 }
 
 static void retry_later(struct coordinator_item *item);
@@ -375,7 +375,7 @@ static void wait_in_lane(struct coordinator_item *item, struct coordinator_sessi
     if (coordinator_lane_wait(coordinator_lane_of(coordinator_item_steps(item), s), item))
         return;
     proto_status_set(coordinator_item_failure(item), COMMON_RESOURCE_EXHAUSTED, "LIMIT",
-                     "%u steps wait for this session already: try again", s->n_waiting);
+                     "%u steps already wait for this session: try again", s->n_waiting);
     coordinator_item_finish(item);
 }
 
@@ -508,7 +508,7 @@ void coordinator_item_acknowledge(struct coordinator_item *item)
     const struct coordinator_item_ask *ask = &item->ask;
     if (!coordinator_rangeset_add(&s->layers[ask->layer], ask->first, ask->rows, NULL)) {
         coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
-                                "the layer has too many separate ranges: fill holes first");
+                                "the layer has too many separate ranges: fill its holes first");
         return;
     }
     coordinator_session_count_tokens(s);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention masses: what part of a row's attention each stretch of the context (bin), each worker and the
-// sink took (docs/ENERGY.md). Computed beside a step, when its lse is known: every worker that computes keys
-// of the rows is asked what its bins weigh, all must answer, cover what the layout demands, and add up to 1.
+// sink took (docs/concepts/energy.md). Computed beside a step, when its lse is known: every worker that
+// computes keys of the rows is asked what its bins weigh, all must answer, cover what the layout demands, and
+// add up to 1.
 //
 //   coordinator ──Mass(q, lse)──▶ each holder of keys below `visible`
 //               ◀──[rows][q_heads][its bins]──        bins of several workers add up, in the layout's order

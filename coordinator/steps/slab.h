@@ -27,8 +27,8 @@ struct coordinator_slab {
     uint32_t row, rows, kv_head, kv_heads;
 };
 
-// Bytes of a packed partial block (docs/WIRE.md): m and s [rows][heads], o [rows][heads][v_dim], float32,
-// each padded to 64.
+// Bytes of a packed partial block (docs/reference/wire.md): m and s [rows][heads], o [rows][heads][v_dim],
+// float32, each padded to 64.
 uint64_t coordinator_slab_partial_bytes(uint64_t rows, uint64_t heads, uint64_t v_dim);
 
 // group: query heads a KV head. All numbers > 0 and checked against the limits of a spec. A single row of a

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's spans of steps that are traced (docs/TRACING.md). A step that is not costs one comparison where it
-// comes, one in each frame and one where it is answered.
+// The coordinator's spans of steps that are traced (docs/operating/tracing.md). A step that is not costs one comparison
+// where it comes, one in each frame and one where it is answered.
 //
 //   coordinator.step     arrived ────────────────────────────────▶ answered    of each item that is sampled
 //   ├ coordinator.queue  arrived ──▶ first frame sent

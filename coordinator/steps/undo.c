@@ -30,7 +30,7 @@ static void tell(struct coordinator_session *s, const struct coordinator_item *i
 {
     coordinator_gather_add(gather);
     if (!coordinator_worker_active(w)) {
-        coordinator_gather_finish(gather, COMMON_UNAVAILABLE, "a holder is away");
+        coordinator_gather_finish(gather, COMMON_UNAVAILABLE, "a holder is not connected");
         return;
     }
     struct word *word = coordinator_alloc(sizeof(*word));

@@ -260,7 +260,8 @@ static enum common_code check_watch(const Banyan__Pb__SessionWatchRequest *m,
     if (m->wait_ns > WAIT_MOST)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "a watch waits at most 50 s");
     if (!m->trace && !m->mass_bins)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "neither traces nor masses are wanted");
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "neither traces nor masses were requested");
     if (m->mass_bins > PROTO_WATCH_BINS_MAX || heads * m->mass_bins > PROTO_WATCH_VALUES_MAX)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "%u bins of %" PRIu64
@@ -278,7 +279,7 @@ void coordinator_handle_session_watch(struct coordinator_steps *steps, struct pr
     struct coordinator_watch *watch = code == COMMON_OK ? coordinator_watch_of(steps, s) : NULL;
     if (code == COMMON_OK && (!watch || watch->n_watchers >= COORDINATOR_WATCHERS_MAX))
         code = proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
-                                "too many watch already: try again when they have gone");
+                                "too many watches are open: try again later");
     struct coordinator_use *use =
         coordinator_use_of(steps->sessions->quotas, proto_request_identity(request)->tenant);
     if (code == COMMON_OK)

@@ -51,11 +51,10 @@ enum common_code coordinator_leftover_look(const char *path, int *out, struct co
                                 name, strerror(errno));
     if (is_open_elsewhere(fd) || flock(fd, LOCK_EX | LOCK_NB) != 0) {
         close(fd);
-        return common_error_set(
-            err, COMMON_FAILED_PRECONDITION,
-            "a coordinator of an earlier version still runs, or is stopped, on store %s: 'fuser "
-            "%s' names it; end it first",
-            path, name);
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "a coordinator of an earlier version still runs, or is stopped, on store %s: "
+                                "'fuser %s' names it; stop it first",
+                                path, name);
     }
     *out = fd;
     return COMMON_OK;
@@ -68,5 +67,5 @@ void coordinator_leftover_void(int fd)
         return;
     if (ftruncate(fd, 0) == 0)
         common_log_info(
-            "the lease of an earlier version beside the store counts no more: its file may be removed");
+            "the lease of an earlier version beside the store is no longer used: its file may be removed");
 }

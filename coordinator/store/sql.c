@@ -148,11 +148,11 @@ static enum common_code sql_fail(const char *path, const struct coordinator_sql 
                                  struct common_error *err)
 {
     if (rc == SQLITE_BUSY || rc == SQLITE_LOCKED)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "store %s is in use by a process without its lock file: a coordinator of an "
-                                "earlier version, or a program such as sqlite3; 'fuser %s' names it, end it "
-                                "first",
-                                path, path);
+        return common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "store %s is in use by a process without its lock file: a coordinator of an earlier version, or "
+            "a program such as sqlite3; 'fuser %s' names it; stop it first",
+            path, path);
     if (rc == SQLITE_NOTADB || rc == SQLITE_CORRUPT)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "store %s is not a Banyan store, or is damaged: %s", path,
@@ -195,7 +195,7 @@ enum common_code coordinator_sql_real_path(char **path, struct common_error *err
     struct stat st;
     char *real = realpath(*path, NULL);
     if (!real && errno == ENOENT && lstat(*path, &st) == 0)
-        return no_real_path(*path, "it is a link to a file that is not there", err);
+        return no_real_path(*path, "it is a link to a missing file", err);
     if (!real && errno == ENOENT) { // a new one
         const char *slash = strrchr(*path, '/'), *base = slash ? slash + 1 : *path;
         size_t len = !slash ? 0 : slash == *path ? 1 : (size_t)(slash - *path);
@@ -291,7 +291,7 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
         char key[160];
         int64_t halves[2];
         if (!common_random(halves, sizeof halves)) {
-            code = common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes");
+            code = common_error_set(err, COMMON_UNAVAILABLE, "cannot get random bytes");
             goto failed;
         }
         sqlite3_snprintf(sizeof key, key, "INSERT INTO meta VALUES('%s', %lld), ('%s', %lld)", ID_KEY_0,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which access may call which method of clients: the one table. docs/TENANTS.md shows it to people, and
+// Which access may call which method of clients: the one table. docs/operating/tenants.md shows it to people, and
 // tests/coordinator/tenants_test.c holds the two together.
 #ifndef COORDINATOR_ACCESS_H
 #define COORDINATOR_ACCESS_H

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each tenant has in use, and what it may have (docs/QUOTAS.md). What would be more is refused with
+// What each tenant has in use, and what it may have (docs/operating/quotas.md). What would be more is refused with
 // RESOURCE_EXHAUSTED and the reason QUOTA before anything is done; what is there stays when a quota is lowered below it.
 //
 //   bytes            room of its sessions' chunks, placed or being placed: K, V and tables, times the copies asked for

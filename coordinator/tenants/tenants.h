@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room of tenants: who may be a client of this cluster, and as whom (docs/TENANTS.md). It stands on the store and
-// knows no session.
+// The room of tenants: who may be a client of this cluster, and as whom (docs/operating/tenants.md). It stands on the
+// store and knows no session.
 //
 //   tenants.c   the table of tenants: id and name
 //   tokens.c    tokens: made once, kept as SHA-256, looked up by it

@@ -197,7 +197,7 @@ static const struct row {
     [METHOD(BACKUP)] = {READS, "backup", 0, look_backup, args_backup},
     // Pieces of a backup that is recorded
     [METHOD(BACKUP_READ)] = {NOT, NULL, 0, NULL, NULL},
-    // Steps, thousands a second: docs/AUDIT.md
+    // Steps, thousands a second: docs/operating/audit.md
     [METHOD(ATTEND)] = {NOT, NULL, 0, NULL, NULL},
     // What only says something
     [METHOD(CLUSTER_INFO)] = {NOT, NULL, 0, NULL, NULL},

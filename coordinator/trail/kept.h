@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers that wait for their records to be in the audit log (docs/AUDIT.md). Each one leaves once, whatever becomes of
-// the disk: with its record, at its time, or at the stop.
+// Answers that wait for their records to be in the audit log (docs/operating/audit.md). Each one leaves once, whatever
+// becomes of the disk: with its record, at its time, or at the stop.
 #ifndef COORDINATOR_TRAIL_KEPT_H
 #define COORDINATOR_TRAIL_KEPT_H
 

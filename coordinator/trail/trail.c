@@ -24,8 +24,8 @@
 #define CROWDED  50 // percent of the queue: with --audit-required nothing new is changed
 
 enum flood { FLOOD_REFUSED, FLOOD_FAILED, FLOOD_READS, FLOOD_WORKERS, FLOODS };
-static const char *const flood_names[FLOODS] = {"refused tries", "calls that have failed", "reads",
-                                                "workers that were refused"};
+static const char *const flood_names[FLOODS] = {"refused attempts", "failed calls", "reads",
+                                                "refused workers"};
 
 struct coordinator_trail {
     struct coordinator_core *core;
@@ -66,12 +66,13 @@ static void tell(struct coordinator_trail *trail)
 {
     char text[PROTO_EVENT_TEXT];
     if (works(trail))
-        snprintf(text, sizeof text, "the audit log is written again: %" PRIu64 " records are not in it",
+        snprintf(text, sizeof text,
+                 "the audit log can be written again: %" PRIu64 " records are missing from it",
                  trail->state.counts.lost);
     else
         snprintf(text, sizeof text, "the audit log cannot be written: %.80s%s", trouble_of(trail),
                  trail->core->options.audit_required ? ": changes are refused (--audit-required)"
-                                                     : ": what happens is not in it");
+                                                     : ": what happens is not recorded");
     trail->told = !works(trail);
     coordinator_events_add(trail->core->events,
                            &(struct coordinator_event){
@@ -254,7 +255,7 @@ bool coordinator_trail_refuses(struct coordinator_trail *trail, struct proto_req
     proto_status_set(
         &status, COMMON_FAILED_PRECONDITION, "AUDIT_LOG",
         "the coordinator's audit log cannot be written (%.80s), and with --audit-required nothing is "
-        "changed without it: nothing was changed; see to the disk of %.120s",
+        "changed without it: nothing was changed; check the disk of %.120s",
         works(trail) ? "too many records wait for its disk" : trouble_of(trail),
         trail->core->options.audit_log);
     proto_request_fail_status(request, &status);

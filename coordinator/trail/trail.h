@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's audit log (docs/AUDIT.md; --audit-log): who has changed what, when, from where, and with which
+// The coordinator's audit log (docs/operating/audit.md; --audit-log): who has changed what, when, from where, and with which
 // result. "trail" in the code: "audit" is the name of steps that are computed again (steps/audit.h).
 //
 //   server: answered, refusing ──▶ calls.h: what is recorded ──▶ flood.h: tries that were refused ──▶ common/trail_writer.h

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Makes the manual pages, in mdoc(7), from what cannot differ from the programs: their tables of options (PROGRAM --tables),
-docs/EXIT_CODES.md, and the comments of client/banyan.h. The rest stands in the templates beside this file, where a line
-.\\" @NAME@ is replaced.
+docs/reference/exit-codes.md, and the comments of client/banyan.h. The rest stands in the templates beside this file, where
+a line .\\" @NAME@ is replaced.
 
     generate.py SOURCE VERSION OUT TABLES...    SOURCE: the repository; TABLES: files, one of each program
 """
@@ -100,7 +100,7 @@ def parts_of(program, source, tables):
     if program == "banyan":
         with open(os.path.join(source, "client/banyan.h"), encoding="utf-8") as file:
             return header.parts(file.read())
-    with open(os.path.join(source, "docs/EXIT_CODES.md"), encoding="utf-8") as file:
+    with open(os.path.join(source, "docs/reference/exit-codes.md"), encoding="utf-8") as file:
         codes = file.read()
     table = tables[program]
     daemon = program.partition("-")[2]

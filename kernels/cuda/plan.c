@@ -242,7 +242,7 @@ static enum common_code lay_out(struct cuda_plan *plan, const struct kernels_dev
     to->out = plan->out_floats;
     plan->out_floats += 2 * round_up(merges) + round_up(merges * spec->v_dim);
     if (sink && !place_in_sink(sink, &item->out, &to->out))
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an item's partial is no block of the sink");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an item's partial is not a block of the sink");
     return COMMON_OK;
 too_much:
     return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a step has more tasks than a GPU takes at once");
@@ -252,7 +252,7 @@ enum common_code cuda_plan_make(struct cuda_plan *plan, const struct kernels_dev
                                 const struct kernels_device_sink *sink, struct common_error *err)
 {
     if (n == 0 || n > UINT16_MAX)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a launch has 1 to 65535 items");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a launch must have 1 to 65535 items");
     if (n > plan->item_cap) {
         struct cuda_plan_item *grown = realloc(plan->items, n * sizeof(*grown));
         if (!grown)

@@ -356,7 +356,7 @@ enum common_code cuda_step_submit(struct kernels_device *device, const struct ke
     }
     pthread_mutex_unlock(&device->lock);
     if (!slot)
-        return common_error_set(err, COMMON_IN_PROGRESS, "as many steps as the device takes are under way");
+        return common_error_set(err, COMMON_IN_PROGRESS, "as many steps as the device takes are in progress");
     code = cuda_plan_make(&device->plan, items, n, sink, err);
     for (uint32_t i = 0; i < n && code == COMMON_OK; i++)
         code = check_runs(device, &items[i], err);

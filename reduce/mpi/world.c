@@ -146,7 +146,7 @@ enum common_code mpi_world_expect(const struct mpi_expected *what, struct reduce
     const struct proto_step *step = what->step;
     size_t limit;
     if (!mpi_message_limit(step->n_items, what->traces, what->bytes, &limit))
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a result of this step passes 2 GiB");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a result of this step exceeds 2 GiB");
     struct reduce_parcel *parcel = calloc(1, sizeof *parcel);
     if (!parcel || !(parcel->blob = common_blob_new(limit))) {
         free(parcel);
@@ -278,7 +278,7 @@ static void give_up(uint64_t now)
         if (world.lost)
             arrived(arg, COMMON_UNAVAILABLE, "the engine mpi is lost", NULL);
         else
-            arrived(arg, COMMON_DEADLINE_EXCEEDED, "its result did not come in time", NULL);
+            arrived(arg, COMMON_DEADLINE_EXCEEDED, "its result did not arrive in time", NULL);
     }
 }
 

@@ -132,7 +132,7 @@ static void break_up(struct nccl_comm *comm, const struct common_error *why)
 {
     struct nccl_work *rest;
     if (!atomic_load(&comm->stop))
-        common_log_warn("nccl: a communicator is given up plan=%016" PRIx64 " rank=%u: %s",
+        common_log_warn("nccl: a communicator was abandoned plan=%016" PRIx64 " rank=%u: %s",
                         comm->options.plan, comm->room.rank, why->message);
     set_state(comm, NCCL_COMM_BROKEN, why);
     pthread_mutex_lock(&comm->lock); // their steps go on by another way, however long the abort takes

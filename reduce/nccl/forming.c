@@ -86,7 +86,7 @@ static enum common_code await(struct nccl_comm *comm, cudaEvent_t event, struct 
             return common_error_set(err, COMMON_UNAVAILABLE, "%s", nccl.GetErrorString(result));
         uint64_t now = common_clock_ns();
         if (now > until)
-            return common_error_set(err, COMMON_DEADLINE_EXCEEDED, "an operation does not end");
+            return common_error_set(err, COMMON_DEADLINE_EXCEEDED, "an operation does not finish");
         if (now - from > TRIAL_SPIN_NS)
             usleep(100);
     }
@@ -104,7 +104,7 @@ static enum common_code try_one(struct nccl_comm *comm, struct nccl_work *work, 
         return code;
     nccl_lane_finish(&comm->room, lane, work);
     if (work->code != COMMON_OK)
-        return common_error_set(err, COMMON_UNAVAILABLE, "trying it out: %s", work->text);
+        return common_error_set(err, COMMON_UNAVAILABLE, "testing it: %s", work->text);
     return COMMON_OK;
 }
 
@@ -125,7 +125,7 @@ static enum common_code try_out(struct nccl_comm *comm, struct common_error *err
             struct nccl_layout layout;
             if (!nccl_layout_make(&layout, &step, bytes, comm->parents,
                                   comm->room.rank == 0 ? comm->room.ranks : 1))
-                return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory to try it out");
+                return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for its test");
             struct nccl_work work = {.variant = (enum nccl_variant)v,
                                      .layout = layout,
                                      .source = NCCL_SOURCE_HOST,
@@ -134,7 +134,7 @@ static enum common_code try_out(struct nccl_comm *comm, struct common_error *err
             enum common_code code = COMMON_OK;
             double best = 0;
             if (!work.image || !work.out)
-                code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory to try it out");
+                code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for its test");
             else
                 memset(work.image->data, 0, bytes);
             for (uint32_t i = 0; code == COMMON_OK && i < TRIAL_ROUNDS; i++) {
@@ -190,7 +190,7 @@ static enum common_code quietly(struct nccl_comm *comm,
     else if (atomic_load(&comm->stop))
         code = common_error_set(err, COMMON_CANCELLED, "it is no longer needed");
     else
-        code = common_error_set(err, COMMON_DEADLINE_EXCEEDED, "operations of other plans do not end");
+        code = common_error_set(err, COMMON_DEADLINE_EXCEEDED, "operations of other plans do not finish");
     nccl_quiet_leave();
     return code;
 }

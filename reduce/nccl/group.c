@@ -355,16 +355,16 @@ static void tree_done(void *arg, struct reduce_outcome *outcome)
     op->outcome = *outcome;
     bool all = outcome->result->joined == group->n;
     if (!all)
-        give_up(group, op->comm, "a worker did not take its place");
+        give_up(group, op->comm, "a worker did not join");
     if (!any_ok(outcome->result))
         op_complete_without(op);
     else if (!all)
         op_fail(op, COMMON_UNAVAILABLE,
-                "a worker was not in the communicator: the step goes again by stream");
+                "a worker was not in the communicator: the step is repeated by stream");
     else if (op->out)
         op_complete(op);
     else if (!op->work)
-        op_fail(op, COMMON_UNAVAILABLE, "the communicator broke under the step");
+        op_fail(op, COMMON_UNAVAILABLE, "the communicator broke during the step");
 }
 
 // On rank 0 the numbers are there, or will never be. Elsewhere: this rank has done its part.

@@ -56,9 +56,9 @@ enum common_code nccl_room_settle(struct nccl_room *room, ncclResult_t result, c
         if (result != ncclInProgress)
             continue;
         if (waited > room->patience_ns)
-            return common_error_set(
-                err, COMMON_DEADLINE_EXCEEDED,
-                "%s: NCCL does not come to its end: a member has joined, but does not connect", what);
+            return common_error_set(err, COMMON_DEADLINE_EXCEEDED,
+                                    "%s: NCCL does not finish: a member has joined, but does not connect",
+                                    what);
         if (waited < SETTLE_SPIN_NS) {
             sched_yield();
             continue;

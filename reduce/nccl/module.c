@@ -129,11 +129,10 @@ static enum common_code check_device(const struct reduce_module_self *self, stru
     int count = 0;
     unsigned index;
     if (!self->device || sscanf(self->device, "cuda:%u", &index) != 1)
-        return common_error_set(
-            err, COMMON_FAILED_PRECONDITION,
-            "the engine nccl carries what a CUDA device computes, and this worker computes on "
-            "%.32s: start it with --device cuda:N, or another engine",
-            self->device ? self->device : "the processor");
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "the engine nccl needs a CUDA device, and this worker computes on %.32s: "
+                                "start it with --device cuda:N, or another engine",
+                                self->device ? self->device : "the processor");
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || index >= (unsigned)count) {
         (void)cudaGetLastError();
@@ -174,7 +173,7 @@ static void module_leave(int exit_code)
 {
     if (nccl_comm_drain(LEAVE_NS))
         return;
-    common_log_warn("nccl: a communicator does not end: leaving without it");
+    common_log_warn("nccl: a communicator does not finish: leaving without it");
     _exit(exit_code); // its thread is inside CUDA, which what runs at exit takes down
 }
 

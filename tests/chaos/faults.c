@@ -342,8 +342,8 @@ static bool reset_links(struct faults *f)
 }
 
 // One end is reset and the other swallowed for a while, as by a firewall that has forgotten a link; or both stay and
-// nothing goes through. Shorter than a silent process is waited for (docs/WIRE.md, keep-alive), and than it takes to miss
-// three heartbeats.
+// nothing goes through. Shorter than a silent process is waited for (docs/reference/wire.md, keep-alive), and than it takes
+// to miss three heartbeats.
 static bool half_open(struct faults *f)
 {
     int routes[2];
@@ -414,7 +414,7 @@ static bool full_store(struct faults *f, struct load *load, uint32_t who)
         limit_files(f, who, UINT64_MAX);
     }
     // What could be told again is written within a second. Until then the files do not know of chunks that were placed
-    // there and are empty, and a coordinator that starts anew cannot tell that they were (docs/STORE.md).
+    // there and are empty, and a coordinator that starts anew cannot tell that they were (docs/operating/store.md).
     support_sleep_ms(2500);
     load_store_full(load, false);
     return back;

@@ -304,7 +304,7 @@ static void orders_are_kept_and_made_seldom(void **state)
     for (int i = 0; i < COORDINATOR_LISTS; i++)
         assert_int_equal(matching(&f, query[i]), i == 0); // as it was
     assert_int_equal(sorted(&f, "q=ghijklmnop", &json), 429);
-    assert_non_null(strstr(json_string_value(json_object_get(json, "error")), "ask again"));
+    assert_non_null(strstr(json_string_value(json_object_get(json, "error")), "try again"));
     json_decref(json);
     for (int i = 0; i < COORDINATOR_LISTS; i++)
         f.d->lists.kept[i].made_ns = 1;          // long ago

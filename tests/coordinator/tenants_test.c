@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens, passes, the table of accesses against docs/TENANTS.md, and words without workers' names.
+// Tokens, passes, the table of accesses against docs/operating/tenants.md, and words without workers' names.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -70,9 +70,10 @@ static void every_method_and_access(void **state)
                                      method == BANYAN__PB__METHOD__METHOD_HEALTH_CHECK ? "HealthCheck" : verb)
                         : 0;
             if (clients && !bits)
-                fail_msg("docs/TENANTS.md has no row for %s", info->name);
+                fail_msg("docs/operating/tenants.md has no row for %s", info->name);
             if (coordinator_access_allows((enum proto_access)access, method) != (bits >> access & 1))
-                fail_msg("%s with access %d: the table and docs/TENANTS.md differ", info->name, access);
+                fail_msg("%s with access %d: the table and docs/operating/tenants.md differ", info->name,
+                         access);
         }
         served += clients;
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/GUIDE.md, run as it stands on three machines, while a client appends tokens from the first session to the restore of the
+"""docs/tutorial/three-machines.md, run as it stands on three machines, while a client appends tokens from the first session to the restore of the
 coordinator: each answer is compared with float64, and no acknowledged token may be lost.
 """
 import json
@@ -69,7 +69,7 @@ class Writer:
             raise self.failed
 
     def stay_in_chunk(self):
-        """What a backup knows of is served after a restore where its session got no new chunks since: docs/BACKUP.md."""
+        """What a backup knows of is served after a restore where its session got no new chunks since: docs/operating/backup.md."""
         self.limit = (self.tokens // self.CHUNK + 2) * self.CHUNK - 1
         while self.tokens % self.CHUNK == 0 or self.tokens < self.limit - self.CHUNK + 1:
             self.check()
@@ -157,7 +157,7 @@ class Beside:
 
 # ---- the page ---------------------------------------------------------------------------------------------
 def follow(cluster, source):
-    steps = [s for s in steps_of((source / "docs/GUIDE.md").read_text()) if s.machine != "build"]
+    steps = [s for s in steps_of((source / "docs/tutorial/three-machines.md").read_text()) if s.machine != "build"]
     beside, heading, lost = Beside(cluster, source), "", None
     for step, after in zip(steps, steps[1:] + [None]):
         if step.heading != heading:
@@ -177,10 +177,10 @@ def follow(cluster, source):
             done = subprocess.run(machine.command("set -e\n" + step.script), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                   stdin=subprocess.DEVNULL)
             say(f"{machine.name} line {step.line} ended with {done.returncode}:\n{step.script}{'-' * 20}\n{done.stdout}")
-            check(done.returncode == 0 or (after and after.kind == "off"), f"GUIDE.md:{step.line}: ended with {done.returncode}\n{step.script}{done.stdout}")
+            check(done.returncode == 0 or (after and after.kind == "off"), f"three-machines.md:{step.line}: ended with {done.returncode}\n{step.script}{done.stdout}")
             if step.output is not None:
                 line = differs(step.output, done.stdout)
-                check(line is None, f"GUIDE.md:{step.line}: of what it shows this is not so: {line}\n{done.stdout}")
+                check(line is None, f"three-machines.md:{step.line}: of what it shows this is not so: {line}\n{done.stdout}")
             if lost and machine is not lost:
                 beside.off(lost)
                 lost = None

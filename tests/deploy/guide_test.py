@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/GUIDE.md as a page that is run: each of its commands has a machine; and the comparison of what it shows can fail.
+"""docs/tutorial/three-machines.md as a page that is run: each of its commands has a machine; and the comparison of what it shows can fail.
     guide_test.py SOURCE
 """
 import pathlib
@@ -11,7 +11,7 @@ sys.dont_write_bytecode = True
 from guide_page import differs, steps_of
 
 SOURCE = pathlib.Path(sys.argv[1]).resolve()
-PAGE = (SOURCE / "docs/GUIDE.md").read_text()
+PAGE = (SOURCE / "docs/tutorial/three-machines.md").read_text()
 
 
 class Page(unittest.TestCase):

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our packages on machines whose first process is systemd (machines.py).
     machines_long.py guide|systemd SOURCE BUILD
-guide: three of them, and docs/GUIDE.md (guide_follow.py). systemd: one, and what the units promise (systemd_units.py).
+guide: three of them, and docs/tutorial/three-machines.md (guide_follow.py). systemd: one, and what the units promise (systemd_units.py).
 Needs root, debootstrap, Debian's packages, what package.sh needs, and control groups that may be divided; code 77 where these
 are not there.
 """
@@ -92,10 +92,10 @@ def main():
     folder.mkdir(parents=True)
     try:
         base = base_system("machines", *PACKAGES)
-        for step in steps_of((source / "docs/GUIDE.md").read_text()):
+        for step in steps_of((source / "docs/tutorial/three-machines.md").read_text()):
             if step.machine == "build":
                 say(step.script)
-                check(subprocess.run(["bash", "-e", "-c", step.script], cwd=source).returncode == 0, f"GUIDE.md:{step.line} has failed")
+                check(subprocess.run(["bash", "-e", "-c", step.script], cwd=source).returncode == 0, f"three-machines.md:{step.line} has failed")
         prepare(base, folder / "root", source / "build/packages")
         code = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--mount-proc", sys.executable, "-B", __file__,
                                "--inside", what, source, folder]).returncode

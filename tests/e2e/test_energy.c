@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The theory, from outside (docs/ENERGY.md): what the service answers over three workers is the gradient of
-// F(zeta) = log sum_a exp(q.k_a + zeta.v_a), and what it calls the mass of a stretch is the gradient along
-// that stretch's indicator. F is computed and differentiated here in float64; then the service's own lse is.
+// The theory, from outside (docs/concepts/energy.md): what the service answers over three workers is the
+// gradient of F(zeta) = log sum_a exp(q.k_a + zeta.v_a), and what it calls the mass of a stretch is the
+// gradient along that stretch's indicator. F is computed and differentiated here in float64; then the
+// service's own lse is.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention as the gradient of an energy (docs/ENERGY.md; Tree Attention, arXiv 2408.04093, section 4):
+// Attention as the gradient of an energy (docs/concepts/energy.md; Tree Attention, arXiv 2408.04093, section
+// 4):
 //
 //     F(zeta) = log sum_a exp(x_a + zeta . v_a)       dF/dzeta at 0 = sum_a softmax(x)_a v_a = o       F(0) =
 //     lse

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention through the llama.cpp plug-in, in the graphs that llama.cpp makes: types, head shapes, groups, batches, masks,
-// sinks, soft cap, streams. Every answer is held to the bound of docs/PRECISION.md; beside it stands what ggml's own CPU
-// backend has.
+// sinks, soft cap, streams. Every answer is held to the bound of docs/internals/precision.md; beside it stands what ggml's
+// own CPU backend has.
 //     llama_attention_test PLUGIN   (or CPU: tests the harness)
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 
 #include "tests/llama/cache.h"
 
-// Largest errors as fractions of the bound of docs/PRECISION.md, over the answers since check_begin.
+// Largest errors as fractions of the bound of docs/internals/precision.md, over the answers since check_begin.
 struct check_errors {
     double own;    // of the device
     double single; // of ggml's CPU backend over the same values in float32

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in float64, one plain loop over what a cache should hold, and the bound of docs/PRECISION.md.
+// Attention in float64, one plain loop over what a cache should hold, and the bound of docs/internals/precision.md.
 #ifndef TESTS_LLAMA_EXACT_H
 #define TESTS_LLAMA_EXACT_H
 

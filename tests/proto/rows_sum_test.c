@@ -44,7 +44,8 @@ static void values_never_change(void **state)
 static void variants_agree(void **state)
 {
     (void)state;
-    static const size_t lens[] = {1, 4, 16, 17, 128, 129, 240, 241, 256, 512, 1000, 1024, 1025, 2048, 4096};
+    static const size_t lens[] = {1,   4,   16,  17,  128,  129,  240,  241,  255,  256,
+                                  257, 320, 321, 512, 1000, 1023, 1024, 1025, 2048, 4096};
     fill();
     for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
         const struct proto_rows_piece piece = piece_of(lens[i], 2, 6);

@@ -191,7 +191,7 @@ static void flip_each_byte(enum transport transport)
             if (!nng && code != COMMON_UNAVAILABLE)
                 fail_msg("byte %ld, way %d: code %d: %s", at, way, code, text);
             // Over nng a damaged request is asked again by REQ, over another connection.
-            if (code == COMMON_UNAVAILABLE && strstr(text, "damaged on its way") == NULL &&
+            if (code == COMMON_UNAVAILABLE && strstr(text, "damaged in transit") == NULL &&
                 way == TO_CLIENT && at >= (nng ? NNG_LEAD : 0) + PROTO_PREFIX_BYTES)
                 fail_msg("byte %ld: the error does not say what happened: %s", at, text);
             if (at >= (nng ? NNG_LEAD : 0) + PROTO_PREFIX_BYTES + 9)
@@ -268,7 +268,7 @@ static void test_asked_again_at_once(void **state)
     fixture_free(f);
 }
 
-// What a frame's checksum is, from WIRE.md's words alone; and that pieces and waiting change nothing.
+// What a frame's checksum is, from the words of wire.md alone; and that pieces and waiting change nothing.
 static void test_formula(void **state)
 {
     (void)state;

@@ -29,7 +29,7 @@ static bool forgotten(const struct op *op, bool may_be)
 }
 
 // Nothing was ever acknowledged of what is said to be lost, but what has been forgotten since: a chunk was placed at a worker that had not heard of it when
-// it was killed, and a coordinator that started anew cannot tell that it had no rows (docs/STORE.md).
+// it was killed, and a coordinator that started anew cannot tell that it had no rows (docs/operating/store.md).
 static bool nothing_is_lost(const struct op *op)
 {
     const char *named = strstr(op->call->text, "holds tokens [");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Included before everything else where common, proto, reduce and worker are built for tests without memory: what they allocate
-// may be refused. The coordinator's own small objects may not (docs/ARCHITECTURE.md, "Memory").
+// may be refused. The coordinator's own small objects may not (docs/internals/architecture.md, "Memory").
 #ifndef TESTS_SIM_FAILING_H
 #define TESTS_SIM_FAILING_H
 

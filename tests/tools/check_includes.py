@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when a file includes what the include table forbids (docs/ARCHITECTURE.md), or lacks its SPDX line.
+"""Fails when a file includes what the include table forbids (docs/internals/architecture.md), or lacks its SPDX line.
 
     tests/tools/check_includes.py [--root DIR]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/RELIABILITY.md says what the lists and the sources say: the bugs that are planted, and the failpoints.
+"""docs/operating/reliability.md says what the lists and the sources say: the bugs that are planted, and the failpoints.
 
     tests/tools/check_reliability.py [ROOT]
 
@@ -58,10 +58,10 @@ def check_points(root, text):
 
 def main(args):
     root = args[0] if args else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-    text = read(root, "docs/RELIABILITY.md")
+    text = read(root, "docs/operating/reliability.md")
     wrong = check_planted(root, text) + check_points(root, text)
     for line in wrong:
-        print("docs/RELIABILITY.md: %s" % line)
+        print("docs/operating/reliability.md: %s" % line)
     return 1 if wrong else 0
 
 

@@ -11,9 +11,10 @@ import unittest
 sys.dont_write_bytecode = True
 import check_reliability
 
+PAGE = "docs/operating/reliability.md"
 BASE = {
-    "docs/RELIABILITY.md": "an error (1 of them), an error at each of 2 named places\n\n| between | points |\n|---|---|\n"
-                           "| x | `store_…`, `drain_…` |\n\n| bug | found by seed |\n|---|---|\n| skip a check | 3 |\n\nmore\n",
+    PAGE: "an error (1 of them), an error at each of 2 named places\n\n| between | points |\n|---|---|\n"
+          "| x | `store_…`, `drain_…` |\n\n| bug | found by seed |\n|---|---|\n| skip a check | 3 |\n\nmore\n",
     "tests/mutation/planted.list": "## skip-a-check\nsee: chaos\n",
     "coordinator/a.c": 'COMMON_FAILPOINT("store_written");\nif (COMMON_FAILPOINT_FAILS("drain_stored"))\n',
 }
@@ -46,12 +47,12 @@ class CheckReliability(unittest.TestCase):
         self.assert_offence({"tests/mutation/planted.list": "## skip-a-check\n\n## one-more\n"}, "not in the table: one more")
 
     def test_a_bug_that_is_not_planted(self):
-        text = BASE["docs/RELIABILITY.md"].replace("| 3 |\n", "| 3 |\n| another | 4 |\n")
-        self.assert_offence({"docs/RELIABILITY.md": text}, "not in planted.list: another")
+        text = BASE[PAGE].replace("| 3 |\n", "| 3 |\n| another | 4 |\n")
+        self.assert_offence({PAGE: text}, "not in planted.list: another")
 
     def test_the_number_of_points(self):
         self.assert_offence({"worker/b.c": 'COMMON_FAILPOINT("store_answered");\n'}, "3 failpoints, 1 of which")
-        self.assert_offence({"docs/RELIABILITY.md": BASE["docs/RELIABILITY.md"].replace("(1 of", "(2 of")}, "says (2 of them)")
+        self.assert_offence({PAGE: BASE[PAGE].replace("(1 of", "(2 of")}, "says (2 of them)")
 
     def test_kinds_of_points(self):
         text = BASE["coordinator/a.c"].replace("drain_stored", "hold_taken")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of check_words.py: small pages, and what is found in them."""
+"""Tests of check_words.py: small pages and sources, and what is found in them."""
 import contextlib
 import io
 import os
@@ -76,8 +76,57 @@ class Width(unittest.TestCase):
         self.assertEqual(found("[" + LONG + "](x.md)"), [(1, "long")])  # its text can be broken
 
 
+class Texts(unittest.TestCase):
+    def rules(self, name, text):
+        return [(number, rule.split("'")[1]) for number, rule in check_words.bad_texts(name, text)]
+
+    def test_literals_of_c(self):
+        self.assertEqual(self.rules("worker/a.c", 'x("nobody has it");'), [(1, "nobody")])
+        self.assertEqual(self.rules("worker/a.c", 'x(1,\n  "it lets "\n  "go of rows");'), [(2, "lets go")])
+        self.assertEqual(self.rules("worker/a.h", 'x("it has %" PRIu64\n  " any "\n "more");'), [(1, "any more")])
+        self.assertEqual(self.rules("common/a.h", '"a\\nnobody" \\\n  " has"'), [(1, "nobody")])
+
+    def test_what_is_no_text(self):
+        for text in ("// nobody \"knows it\"", "/* nobody \"knows it\" */", 'x("anew");', "nobody(1);", "c = '\"'; // anew \"it is anew\"",
+                     'x("it is `anew` here");'):
+            self.assertEqual(self.rules("worker/a.c", text), [], text)
+        self.assertEqual(self.rules("tests/worker/a.c", 'x("nobody has it");'), [])
+
+    def test_allowed(self):
+        self.assertEqual(self.rules("worker/a.c", 'x("nobody has it"); // word: nobody'), [])
+        self.assertEqual(self.rules("worker/a.c", 'x("nobody has it anew"); // word: nobody'), [(1, "anew")])
+
+    def test_words_of_short_texts(self):
+        examples = {"is no": "it is no address", "any more": "not there any more", "of late": "its speed of late",
+                    "goes with": "--a goes with --b", "under way": "2 moves under way"}
+        self.assertEqual(set(examples), set(check_words.TEXT_WORDS))
+        for name, text in examples.items():
+            found_here = list(check_words.bad_texts("client/a.c", f'x("{text}");'))
+            self.assertEqual(len(found_here), 1, (name, found_here))
+            self.assertTrue(found_here[0][1].endswith(check_words.TEXT_WORDS[name][1]), found_here)
+        for text in ("there is no worker", "it is no longer there", "there is no more room"):
+            self.assertEqual(self.rules("client/a.c", f'x("{text}");'), [], text)
+
+    def test_other_languages(self):
+        python = "def f():\n    \"\"\"Nobody knows.\"\"\"\n    # nobody\n    raise ValueError(f'{x} is told it')\n"
+        self.assertEqual(self.rules("client/python/banyan/a.py", python), [(2, "Nobody"), (2, "knows"), (4, "told")])
+        self.assertEqual(self.rules("client/python/tests/a.py", python), [])
+        self.assertEqual(self.rules("deploy/a.sh", "# nobody has it\necho 'nobody has it'\n"), [(2, "nobody")])
+        self.assertEqual(self.rules("docs/man/a.1.in", "What nobody reads\n"), [(1, "nobody")])
+        self.assertEqual(self.rules("coordinator/dashboard/page/a.js", "// nobody has it\nx('nobody has it', `it ${x} knows`);"),
+                         [(2, "nobody"), (2, "knows")])
+
+
+class Comments(unittest.TestCase):
+    def test_width(self):
+        long = "x" * 60 + " " + "y" * 60
+        self.assertEqual([n for n, _ in check_words.long_comments(f"a;\n// {long}\n/* {long} */\nb; // {long}\n")], [2, 3, 4])
+        self.assertEqual(list(check_words.long_comments("// short\nx(\"" + long + "\");\n")), [])
+
+
 class Run(unittest.TestCase):
-    TREE = {"README.md": "Nobody knows.\n", "docs/A.md": "It is right.\n", "docs/deep/B.md": "anew\n", "common/README.md": "anew\n"}
+    TREE = {"README.md": "Nobody knows.\n", "docs/A.md": "It is right.\n", "docs/measurements/B.md": "anew\n", "common/README.md": "anew\n",
+            "worker/a.c": "// short\n"}
 
     def run_tool(self, bounds, *more):
         with tempfile.TemporaryDirectory() as root:
@@ -105,6 +154,14 @@ class Run(unittest.TestCase):
         status, out, _ = self.run_tool("")
         self.assertEqual((status, len(out.splitlines())), (1, 2))
         self.assertTrue(out.startswith("README.md:1: 'Nobody': write 'no one'"), out)
+
+    def test_texts_and_comments(self):
+        self.TREE = {"worker/a.c": 'x("nobody has it");\n// ' + "x " * 60 + "\n", "worker/b.h": "// " + "x " * 60 + "\n"}
+        self.assertEqual(self.run_tool("worker/a.c 1\nworker/ 2\n")[:2], (0, ""))
+        self.assertIn("worker/: 2 long comments, 1 are allowed: tests/tools/check_words.py --show worker/",
+                      self.run_tool("worker/a.c 1\nworker/ 1\n")[1])
+        self.assertEqual([line.split(" ")[0] for line in self.run_tool("", "--show", "worker/")[1].splitlines()],
+                         ["worker/a.c:2:", "worker/b.h:1:"])
 
     def test_fewer_and_gone(self):
         status, out, _ = self.run_tool("README.md 3\ndocs/A.md 1\ndocs/C.md 1\n")

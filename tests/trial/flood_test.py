@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A flood from one client: whatever it pours over the coordinator, another client's steps go on, with the answers that they
-ought to have, and the coordinator's memory stays below what docs/SECURITY.md states.
+ought to have, and the coordinator's memory stays below what docs/operating/security.md states.
 
     flood_test.py BIN        BIN: the folder of the programs
 """

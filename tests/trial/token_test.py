@@ -84,7 +84,7 @@ class StolenToken(place.Trial):
         self.assertEqual({w["draining"] for w in self.ground.json("workers")}, {False})
 
     def test_with_each_access(self):
-        """The table of docs/TENANTS.md, from outside: no method is open to who ought not to have it, new ones included."""
+        """The table of docs/operating/tenants.md, from outside: no method is open to who ought not to have it, new ones included."""
         self.denied("read-only", READ_ONLY)
         self.denied("user", USER)
         self.denied("operator", OPERATOR)
@@ -261,7 +261,7 @@ class StolenToken(place.Trial):
             self.assertItem(wire.attend(other, self.foreign, 19))
             self.assertItem(wire.attend(self.link, self.own, 19))
             self.assertEqual(self.link.call("SESSION_INFO", {"session": made}).must()["length"], 20)
-            # What docs/SECURITY.md states: what it had been given for the workers is good until it expires by itself
+            # What docs/operating/security.md states: what it had been given for the workers is good until it expires by itself
             with self.ground.door(self.holder(opened), opened) as door:
                 self.assertIn(place.put(door, opened["ticket"], made, 32, 1).code, (wire.OK, wire.FAILED_PRECONDITION))
                 self.assertExpires(door, opened, made)

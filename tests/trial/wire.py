@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire as docs/WIRE.md describes it, for who has no manners: links whose hello says what one likes, calls of any method
+"""The wire as docs/reference/wire.md describes it, for who has no manners: links whose hello says what one likes, calls of any method
 with any body, frames that are wrong. Blocking; every wait ends."""
 import ctypes
 import hashlib

@@ -155,7 +155,7 @@ class StolenWorkerKey(place.Trial):
         for worker in self.ground.json("workers"):
             self.assertLess(worker["used_bytes"], 1 << 40)
 
-    # ---- what it can: stated in docs/SECURITY.md, shown here
+    # ---- what it can: stated in docs/operating/security.md, shown here
 
     def test_what_it_can_join(self):
         """It joins under a name of its own, and is given chunks, with their keys and values."""

@@ -321,7 +321,7 @@ static void a_full_disk(void **state)
                 length[layer]++;
         failed = length[0] < 2 * TOKENS + 5 || length[1] < 2 * TOKENS + 5;
         if (failed)
-            assert_non_null(strstr(p.err.message, "--store DIR does not take it"));
+            assert_non_null(strstr(p.err.message, "--store DIR cannot be written"));
         kill_it(&p, &directory);
         directory.room = UINT64_MAX;
         start(&p, &directory);
@@ -358,7 +358,7 @@ static void a_fork_on_a_full_disk(void **state)
     directory.room = 0;
     for (int times = 0; times < 2; times++) {
         assert_int_equal(tell_layout(&p, SESSION + 1, 1), COMMON_RESOURCE_EXHAUSTED);
-        assert_non_null(strstr(p.err.message, "--store DIR does not take it"));
+        assert_non_null(strstr(p.err.message, "--store DIR cannot be written"));
     }
     set_layout(&p, CHUNKS); // of chunks that it has
     directory.room = UINT64_MAX;

@@ -82,7 +82,7 @@ static void bad_puts(void **state)
     (void)state;
     struct setup s;
     begin(&s);
-    TRY_PUT(&s, COMMON_PERMISSION_DENIED, "not made by", put.foreign = true);
+    TRY_PUT(&s, COMMON_PERMISSION_DENIED, "does not come from", put.foreign = true);
     TRY_PUT(&s, COMMON_PERMISSION_DENIED, "another session", put.ticket.session = OTHER);
     TRY_PUT(&s, COMMON_PERMISSION_DENIED, "another session", put.session = 0);
     TRY_PUT(&s, COMMON_FAILED_PRECONDITION, "expired",
@@ -289,7 +289,7 @@ static void inventories_come_in_pages(void **state)
     cluster_stop(&c);
 }
 
-// The sum of rows as they travel, from WIRE.md's words: heads of k_len and v_len bytes, scales behind them where
+// The sum of rows as they travel, from the words of wire.md: heads of k_len and v_len bytes, scales behind them where
 // there are any.
 static uint64_t sum_of(const uint8_t *k, const uint8_t *v, uint64_t first, uint64_t rows, uint32_t heads,
                        size_t k_len, size_t v_len, size_t scale_len)

@@ -106,5 +106,5 @@ enum common_code worker_disk_boot_open(struct worker_disk *disk, struct common_e
 void worker_disk_boot_close(struct worker_disk *disk)
 {
     if (!boot_write(disk, true))
-        common_log_warn("--store %s does not take that all is on the disk", disk->path);
+        common_log_warn("--store %s cannot record that everything is on disk", disk->path);
 }

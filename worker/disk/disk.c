@@ -35,15 +35,14 @@ void worker_ids_free(struct worker_ids *list)
 enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err)
 {
     const char *text =
-        why == -EAGAIN ? "too much waits to be written: the disk is too slow for what comes" : strerror(-why);
+        why == -EAGAIN ? "too much is waiting to be written: the disk is too slow" : strerror(-why);
     disk->stats.refused++;
     if (!disk->told)
-        common_log_error(
-            "--store %s does not take what is to be kept: what comes is refused until it does: %s",
-            disk->path, text);
+        common_log_error("--store %s cannot be written: new rows are refused until it can: %s", disk->path,
+                         text);
     disk->told = true;
     disk->taken = 0;
-    return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the worker's --store %s does not take it: %s",
+    return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the worker's --store %s cannot be written: %s",
                             disk->path, text);
 }
 
@@ -57,8 +56,8 @@ void worker_disk_quarantine(struct worker_disk *disk, const char *name, const ch
         return;
     COMMON_FAILPOINT("disk_set_aside");
     disk->stats.damaged++;
-    common_log_error("a file of --store is damaged, nothing of it is used: %s/%s %s: %s", disk->path, name,
-                     what, result == 0 ? "it lies in quarantine/" : strerror(-result));
+    common_log_error("a file of --store is damaged and not used: %s/%s %s: %s", disk->path, name, what,
+                     result == 0 ? "moved to quarantine/" : strerror(-result));
 }
 
 // ---- its life -----------------------------------------------------------------------------------
@@ -132,7 +131,7 @@ void worker_disk_close(struct worker_disk *disk)
     worker_disk_rest(disk);
     bool all = disk->state == WORKER_DISK_OPEN && worker_disk_catch_up(disk);
     if (disk->state == WORKER_DISK_OPEN && !all)
-        common_log_warn("--store %s has not taken all that is to be kept", disk->path);
+        common_log_warn("--store %s lacks some of what must be kept", disk->path);
     if (disk->state == WORKER_DISK_OPEN && disk->fsync == WORKER_FSYNC_INTERVAL && sync_all(disk) && all &&
         !disk->astray)
         worker_disk_boot_close(disk);
@@ -251,7 +250,7 @@ void worker_disk_wait_cancel(struct worker_disk_wait *wait)
 static enum common_code took(const struct worker_disk *disk, bool failed, struct common_error *err)
 {
     return failed ? common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                     "the worker's --store %s does not take it", disk->path)
+                                     "the worker's --store %s cannot be written", disk->path)
                   : COMMON_OK;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What of a worker's K and V outlives its process (--store): a directory with a file for each session and each chunk.
-// What the files look like: docs/STORE.md.
+// What the files look like: docs/operating/store.md.
 //
 //     chunk:     nothing ──rows──▶ LOG ──it is full, and quiet for a second──▶ SEALED
 //                                  ▲ └── more than it needs: written anew ─┐      │

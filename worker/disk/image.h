@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A chunk's file in memory: which rows it has, in which state, and where their bytes are. Both kinds of files
-// (docs/STORE.md) give the same. Any thread.
+// (docs/operating/store.md) give the same. Any thread.
 #ifndef WORKER_DISK_IMAGE_H
 #define WORKER_DISK_IMAGE_H
 

@@ -352,12 +352,11 @@ static enum common_code load_chunk(struct loading *load, const struct worker_ses
         for (uint32_t l = 0; l < image.head.layers && code == COMMON_OK; l++)
             code = take_layer(load, chunk, &image, l);
         if (code == COMMON_RESOURCE_EXHAUSTED)
-            common_error_set(
-                load->err, code,
-                "--store %s has more that is not sealed than --memory has room for: raise it (%" PRIu64
-                " of %" PRIu64 " bytes are in use)",
-                load->disk->path, worker_store_used(load->disk->store),
-                worker_store_limit(load->disk->store));
+            common_error_set(load->err, code,
+                             "--store %s has more unsealed rows than fit into --memory: raise it (%" PRIu64
+                             " of %" PRIu64 " bytes are in use)",
+                             load->disk->path, worker_store_used(load->disk->store),
+                             worker_store_limit(load->disk->store));
         if (code == COMMON_OK)
             code = take_keep(load, chunk, &image);
     }
@@ -389,7 +388,7 @@ static enum common_code check_rows(struct loading *load, const struct worker_ses
     uint64_t first = worker_chunk_first(chunk);
     if (!worker_appended_lacks(session, chunk))
         return COMMON_OK;
-    common_log_warn("--store %s lacks rows that were acknowledged: the chunk is given up chunk=%" PRIu64
+    common_log_warn("--store %s lacks rows that were acknowledged: the chunk is dropped chunk=%" PRIu64
                     " session=%016" PRIx64 " positions=%" PRIu64 "-%" PRIu64,
                     load->disk->path, worker_chunk_id(chunk), session->id, first,
                     first + worker_chunk_shape(chunk)->chunk_tokens - 1);
@@ -475,7 +474,7 @@ static void clear_others(struct loading *load)
                 (void)files->ops->remove(files, names[k]);
             else
                 worker_disk_quarantine(load->disk, names[k],
-                                       "no session names it: the session's file is lost");
+                                       "it belongs to no session: the session's file is lost");
     }
 }
 

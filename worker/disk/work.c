@@ -112,7 +112,7 @@ static void told_again(struct worker_disk *disk)
     if (disk->queue && worker_queue_done(disk->queue) < disk->taken)
         return;
     disk->told = false;
-    common_log_info("--store %s takes what is to be kept again", disk->path);
+    common_log_info("--store %s can be written again", disk->path);
 }
 
 bool worker_disk_catch_up(struct worker_disk *disk)
@@ -182,7 +182,7 @@ static void sync_end(struct worker_disk *disk)
         worker_disk_touch(disk, session);
     }
     if (disk->sync_chunks.n + disk->sync_sessions.n > 0)
-        common_log_warn("--store %s: files could not be synced and are written anew files=%u", disk->path,
+        common_log_warn("--store %s: files could not be synced and are written again files=%u", disk->path,
                         disk->sync_chunks.n + disk->sync_sessions.n);
     disk->sync_chunks.n = disk->sync_sessions.n = 0;
 }
@@ -405,7 +405,7 @@ static void scrub_end(struct worker_disk *disk)
         worker_name_sealed(disk->scrub_id, name);
     else
         worker_name_log(disk->scrub_id, name);
-    snprintf(what, sizeof what, "chunk=%" PRIu64 " position=%" PRIu64 ": it is written anew from memory",
+    snprintf(what, sizeof what, "chunk=%" PRIu64 " position=%" PRIu64 ": it is written again from memory",
              disk->scrub_id, worker_chunk_first(chunk));
     worker_disk_quarantine(disk, name, what);
     worker_disk_later(disk, chunk);
@@ -494,7 +494,7 @@ void worker_disk_lost(struct worker_disk *disk, struct worker_chunk *chunk)
         return;
     keep->lost =
         worker_ids_add(&disk->lost, worker_chunk_id(chunk)); // no memory: with the next one who needs it
-    snprintf(what, sizeof what, "chunk=%" PRIu64 " position=%" PRIu64 ": memory has not all of its rows",
+    snprintf(what, sizeof what, "chunk=%" PRIu64 " position=%" PRIu64 ": memory lacks some of its rows",
              worker_chunk_id(chunk), worker_chunk_first(chunk));
     worker_name_sealed(worker_chunk_id(chunk), name);
     worker_disk_quarantine(disk, name, what);

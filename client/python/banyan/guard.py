@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may use the C client now: calls of any thread, until it is closed, in the process that made it."""
+"""Guards the C client: calls from any thread may use it until it is closed, in the process that created it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .errors import Closed
 
 
 class Guard:
-    """Counts the calls under way. close() lets no new one in; what it is given runs when the last has left.
+    """Counts the calls in progress. After close() no new one may enter; its argument runs when the last one has left.
 
-    The garbage collector may run anywhere, and end a session or a cache there: in the middle of any of these functions the
-    same thread may call them again. So the lock is one that a thread may take twice, and the count goes up before it is
-    asked whether the guard is closed. Ctrl-C, too, may come anywhere: an enter() that raises has counted nothing.
+    The garbage collector may run anywhere and close a session or a cache there, so the same thread may call these functions
+    again in the middle of any of them. The lock is therefore reentrant, and the count is raised before the guard is checked
+    for being closed. Ctrl-C may also arrive anywhere: an enter() that raises has counted nothing.
     """
 
     def __init__(self, what: str) -> None:
@@ -32,12 +32,12 @@ class Guard:
 
     @property
     def foreign(self) -> bool:
-        """Whether this process was forked from the one that made it."""
+        """Whether this process was forked from the one that created it."""
         return os.getpid() != self._pid
 
     def enter(self) -> None:
         if self.foreign:
-            raise Closed(f"this {self._what} belongs to another process, which this one was forked from: make a new Client after fork()")
+            raise Closed(f"this {self._what} belongs to the process that this one was forked from: create a new Client after fork()")
         counted = False
         try:
             with self._lock:
@@ -60,7 +60,7 @@ class Guard:
             last()
 
     def close(self, last: Callable[[], None]) -> bool:
-        """last: runs now, or in the thread of the last call under way. False: closed already, or of another process."""
+        """last: runs now, or in the thread of the last call in progress. False: already closed, or of another process."""
         if self.foreign:
             return False
         with self._lock:

@@ -171,7 +171,7 @@ def test_errors_say_what_is_wrong(client, rng):
         session.attend(0, 39, q.astype(np.float64))
     with pytest.raises(banyan.InvalidArgument, match=r"shape \[1, 7, 32\].*\[rows, 8, 32\]"):
         session.attend(0, 39, q[:, :7])
-    with pytest.raises(banyan.InvalidArgument, match="both or none"):
+    with pytest.raises(banyan.InvalidArgument, match="both k and v, or neither"):
         session.attend(0, 40, q, k[:1])
     with pytest.raises(banyan.InvalidArgument, match="k holds f16, this session wants f32"):
         session.attend(0, 40, q, k[:1].astype(np.float16), v[:1])

@@ -371,7 +371,7 @@ def test_a_fork_of_all_while_a_worker_is_away(rng):
 
 def test_a_cluster_that_cannot_start(tmp_path, monkeypatch):
     monkeypatch.setenv("BANYAN_BIN", str(tmp_path))
-    with pytest.raises(banyan.Unavailable, match=r"banyan-coordinator was not found in .*, which BANYAN_BIN names"):
+    with pytest.raises(banyan.Unavailable, match=r"banyan-coordinator was not found in .*, the folder of BANYAN_BIN"):
         banyan.local_cluster(1)
 
 

@@ -119,7 +119,8 @@ static int themes(void)
            hermetic_born() + hermetic_edges();
 }
 
-// Without an argument: themes and one. themes; one, copies, all: moments with one holder of each chunk, with several, with both.
+// Without an argument: themes and one. themes; one, copies, all: moments with one holder of each chunk, with
+// several, with both.
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";

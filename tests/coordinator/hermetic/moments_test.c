@@ -15,8 +15,8 @@
 // there are more, its death fails no step, no token is missing, and each chunk has all its copies again.
 //
 // The first is a part of the hermetic tests, the others are a test of their own (coordinator_moments).
-// BANYAN_MOMENTS_ALL: shuffled ones after every event, too, not every 16th (coordinator_moments_all). With a sanitizer, every
-// fifth and every 80th.
+// BANYAN_MOMENTS_ALL: shuffled ones after every event, too, not every 16th (coordinator_moments_all). With a
+// sanitizer, every fifth and every 80th.
 #include <stdlib.h>
 
 #include "coordinator/sessions/layout.h"
