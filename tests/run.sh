@@ -254,7 +254,7 @@ check_failpoints() {
         tests/failpoints/run --jobs "${jobs:-4}" $some
 }
 
-# What is kept of each fuzz target, as clang's libFuzzer builds it: so that it can be fuzzed.
+# What is kept of each fuzz target, as clang builds it with libFuzzer: so that it can be fuzzed.
 fuzz() {
     tests/fuzz/run.sh --replay -j "${jobs:-2}"
 }
