@@ -19,7 +19,7 @@
 // sanitizer, every fifth and every 80th.
 #include <stdlib.h>
 
-#include "coordinator/sessions/layout.h"
+#include "coordinator/session/layout.h"
 #include "tests/common/sanitized.h"
 #include "tests/coordinator/hermetic/moments.h"
 #include "worker/state.h"
