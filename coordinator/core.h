@@ -44,7 +44,8 @@ struct coordinator_core {
     struct coordinator_presence presence;
     struct coordinator_events *events;    // what has happened, for people (events.h)
     uint64_t reached[COORDINATOR_LIMITS]; // times that something was refused for it
-    // A client has named a session of another tenant; it is told that there is none. For the audit log; may be NULL.
+    // A client has named a session of another tenant; it is answered that there is none. For the audit log;
+    // may be NULL.
     void (*strange)(void *arg, const struct proto_request *request, uint64_t session);
     void *strange_arg;
     void *scratch; // memory to build replies in

@@ -470,7 +470,7 @@ static uint64_t count_sessions(const struct coordinator *c, uint32_t tenant)
     return n;
 }
 
-// A tenant's answer: what it takes to use the cluster, and nothing of who else does.
+// A tenant's answer: what it takes to use the cluster, and nothing about other users.
 static void answer_tenant(const struct coordinator *c, struct proto_request *request)
 {
     const struct proto_identity *who = proto_request_identity(request);

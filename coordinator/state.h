@@ -39,8 +39,7 @@ struct coordinator {
     struct coordinator_sessions sessions;
     struct coordinator_steps steps;
     struct proto_server *server;
-    bool
-        door_open; // nobody but this machine reaches it, or --insecure: without any token everybody is an admin
+    bool door_open; // only this machine reaches it, or --insecure: without any token every client is an admin
     uint64_t tokens_looked_ns;
     struct common_timer *tick; // twice per heartbeat: missed beats, idle sessions, idle plans
     struct coordinator_event_readers *event_readers; // events_service.h

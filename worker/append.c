@@ -58,7 +58,7 @@ static enum common_code append_pieces(struct worker *worker, const struct proto_
     return COMMON_OK;
 }
 
-// Rows that nobody asks for any more are not written again.
+// Rows that are no longer asked for are not written again.
 static bool any_forgotten(const struct worker_rows *pieces, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)

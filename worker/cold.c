@@ -33,7 +33,8 @@ void worker_store_get_cold(const struct worker_store *store, struct worker_cold_
 
 // ---- leaving memory -----------------------------------------------------------------------------
 
-// Whether the file has all of its rows. Not: it has changed since, and is listed anew when it is sealed again.
+// Whether the file has all of its rows. Not: it has changed since, and is listed again when it is sealed
+// again.
 static bool is_in_file(const struct worker_layer *layer)
 {
     const struct worker_chunk *chunk = layer->chunk;
@@ -182,7 +183,7 @@ void worker_chunk_want(struct worker_chunk *chunk, uint32_t layer)
         chunk->layers[layer]->wanted++;
 }
 
-// The layer may be another one by now, which nobody wants (forgotten, and recalled).
+// The layer may be another one by now, which is not needed (forgotten, and recalled).
 void worker_chunk_unwant(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer)
 {
     if (chunk->layers[layer] && chunk->layers[layer]->wanted > 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the coordinator tells a worker about sessions and chunks. Every call may come again; one that fails
+// The coordinator's calls about sessions and chunks. Every call may be repeated; one that fails
 // changes nothing.
 #include <stdlib.h>
 
@@ -107,8 +107,7 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
         return;
     }
     struct worker_session *known = worker_map_get(&worker->sessions, body->session);
-    bool names_lost =
-        worker_names_lost(worker, body); // made before it was heard of, or beside that: a fork's
+    bool names_lost = worker_names_lost(worker, body); // made before that arrived, or beside it: a fork's
     if (known && names_lost)
         known->lacks = true;
     if (names_lost || (known && known->lacks)) { // else the chunk would be here again, without its rows
@@ -123,7 +122,7 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
         return;
     }
     worker_lost_comes(worker, body);
-    if (known && body->replace && !body->more) // it knows what is lost
+    if (known && body->replace && !body->more) // it has the list of what is lost
         known->short_of_rows = false;
     worker_kept_layout(worker, request, body->session, layout_answer, worker);
 }

@@ -554,9 +554,9 @@ static bool has_rows(const struct worker_chunk *chunk)
     return false;
 }
 
-// References to all chunks of the new layout, then the old ones go: a failure leaves the session as it was. A layout
-// of as many chunks, or fewer, needs no room in the account: a full worker can always be told it. *shares becomes true
-// where a chunk is new to the session, and has rows.
+// References to all chunks of the new layout, then the old ones go: a failure leaves the session as it was. A
+// layout of as many chunks, or fewer, needs no room in the account: a full worker can always receive it.
+// *shares becomes true where a chunk is new to the session, and has rows.
 static enum common_code layout_install(struct worker_store *store, struct worker_session *session,
                                        const struct worker_layout_entry *entries, uint32_t n, bool *shares,
                                        struct common_error *err)

@@ -255,7 +255,7 @@ void worker_store_let_go(struct worker_store *store, struct worker_chunk *chunk)
 
 // ---- memory of rows -----------------------------------------------------------------------------
 
-// What a write has allocated so far, so that a failure takes it back. A page that nobody wrote to is
+// What a write has allocated so far, so that a failure takes it back. A page that was not written to is
 // invisible.
 struct journal {
     struct worker_store *store;
@@ -418,7 +418,7 @@ static enum verdict row_judge(const struct worker_chunk *chunk, uint32_t layer, 
     enum worker_row state = worker_chunk_row(chunk, layer, row);
     if (state <= WORKER_ROW_PUT)
         return VERDICT_WRITE;
-    if (state == WORKER_ROW_FORGOTTEN) // nobody can say what they were
+    if (state == WORKER_ROW_FORGOTTEN) // what they were is unknown
         return VERDICT_REFUSE;
     if (worker_layer_row_equal(chunk, chunk->layers[layer], row, k, v))
         return VERDICT_SAME;
@@ -488,7 +488,7 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
 {
     struct worker_chunk *chunk = piece->chunk;
     struct worker_layer *layer = chunk->layers[piece->layer];
-    uint32_t fresh = 0; // rows before i, up to it, that are to be written together
+    uint32_t fresh = 0; // rows before i, up to it, that must be written together
     for (uint32_t i = 0; i <= piece->count; i++) {
         const uint8_t *k, *v;
         enum verdict verdict = VERDICT_SAME;
@@ -596,7 +596,7 @@ bool worker_store_same(struct worker_store *store, const struct worker_rows *pie
     return true;
 }
 
-// ---- what nobody commits ------------------------------------------------------------------------
+// ---- uncommitted rows ---------------------------------------------------------------------------
 
 // Pages and blocks without a row, and a layer without any.
 static void free_empty(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer)

@@ -63,7 +63,7 @@ static const struct proto_method edge_methods[] = {
     {0, 0, NULL},
 };
 
-// Said once; whoever asks learns it again and again.
+// Logged once; callers get it each time.
 static bool engine_lost(struct worker *worker)
 {
     struct common_error why;
@@ -152,7 +152,8 @@ static enum common_code check_config(const struct worker_config *config, struct 
     if (strncmp(config->edge_listen, "nng+", 4) == 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--edge-listen takes tls://, tcp:// or unix://");
-    // Whoever has neither the token nor a pass is not let in there (admit); at the edge all prove that they have the secret.
+    // Clients with neither the token nor a pass are rejected there (admit); at the edge all prove that they
+    // have the secret.
     enum common_code code = proto_listen_allowed(config->listen, true, proto_endpoint_has_tls(config->listen),
                                                  config->insecure, err);
     if (code == COMMON_OK)
@@ -488,7 +489,7 @@ static void drain_tick(void *arg)
         worker_warm_close(worker->warm);
         worker_disk_end_waits(worker->disk);
         worker_plans_close(
-            worker); // out of patience: the last one calls worker_hand_emptied when the team lets go of it
+            worker); // out of patience: the last one calls worker_hand_emptied when the team releases it
     } else {
         drain_end(worker);
     }
@@ -528,7 +529,7 @@ void worker_free(struct worker *worker)
     worker_warm_free(worker->warm);
     worker_follows_fini(&worker->follows);
     worker_disk_end_waits(worker->disk);
-    worker->warm = NULL; // the disk, which seals to the end, tells nobody any more
+    worker->warm = NULL; // the disk, which seals to the end, notifies no one any longer
     worker_team_free(worker->team);
     proto_server_close(worker->public_server);
     proto_server_close(worker->edge_server);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room of the cluster: which workers are there, how to call them, and the plans (trees) over them. It stands
-// on the store; it knows no session and no step.
+// The room of the cluster: which workers are there, how to call them, and the plans (trees) over them. It
+// stands on the store; it has no notion of sessions and steps.
 //
 //   worker.h      a worker: its record and states             membership.c  Register, Heartbeat, links, loss
 //   plan.c        trees over sets of workers                  engine.c      what carries partials up a tree
@@ -39,7 +39,7 @@ struct coordinator_cluster {
     // Rises when a worker becomes ACTIVE, ceases to be or is LOST: what was derived from that is old.
     uint64_t changes;
     struct proto_list changed; // these workers, for the phase of workers: worker.changed
-    // Workers to be asked and told what they hold: worker.joining. Taken by sessions.
+    // Workers whose inventory must be read and layouts sent: worker.joining. Taken by sessions.
     struct proto_list joining;
 
     struct coordinator_edge edges[COORDINATOR_EDGES_MAX];

@@ -36,7 +36,7 @@ const struct coordinator_worker *coordinator_engine_choose(struct coordinator_wo
 {
     const struct coordinator_worker *first = workers[0];
     if (n < 2 || !first->group[0])
-        return NULL; // one worker has nobody to merge with
+        return NULL; // one worker has none to merge with
     for (uint32_t i = 1; i < n; i++)
         if (strcmp(workers[i]->group, first->group) != 0 || strcmp(workers[i]->engine, first->engine) != 0 ||
             (first->group_size == 0 && workers[i]->engine_lost))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What workers hold and this store does not know: sessions of another store, or of a later state of this one
 // than the file that the coordinator was started with. They are kept, neither served nor dropped, until the
-// store that knows them is back or an operator says so.
+// store that has them is back or an operator says so.
 //
 //   laid out by        this store                          becomes
 //   ───────────────────────────────────────────────────────────────────────────────────────────────

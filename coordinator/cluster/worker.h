@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker, as the coordinator knows it.
+// A worker, as the coordinator sees it.
 //
 //             Register (also after LOST, also with another instance)
 //   ABSENT ───────────────▶ JOINING ──inventory reconciled──▶ ACTIVE
@@ -10,7 +10,7 @@
 //              beats missed LOST ◀──grace over, beats missed── SUSPECT
 //                                 (an ACTIVE one: also by Register)
 //
-// SUSPECT ends at once where nobody listens at its edge endpoint any more: its process has ended.
+// SUSPECT ends at once if its edge endpoint no longer has a listener: its process has ended.
 //
 // Register is answered when the link to its edge endpoint is made: from then on it beats, while it is asked and told
 // what it holds.
@@ -56,8 +56,8 @@ struct coordinator_worker {
     uint32_t group_rank, group_size;
     bool engine_lost;         // it said, or showed, that its engine has failed
     uint64_t instance;        // of the process; 0: never seen
-    uint64_t stored_instance; // the one that the store knows; 0: none
-    bool fresh; // another instance than the one that the store knows: what that one held is gone
+    uint64_t stored_instance; // the one in the store; 0: none
+    bool fresh;               // another instance than the one in the store: what that one held is gone
     uint64_t store_bytes, store_refused, store_damaged; // of its files (--store), as it says
     uint64_t cold_bytes, cold_evicted, cold_loaded, cold_loaded_bytes,
         cold_load_ns;                    // what has left memory for them
@@ -71,8 +71,8 @@ struct coordinator_worker {
     uint64_t slow_since_ns;       // of the last verdict
     uint32_t threads, cores;
     uint64_t promised_bytes; // memory given out since, not yet seen in used_bytes
-    // Likewise of chunks that appends fill, of which nobody knows when: another worker is preferred, and where there is
-    // none it is given out again.
+    // Likewise of chunks that appends fill, at an unknown time: another worker is preferred, and where there
+    // is none it is given out again.
     uint64_t open_bytes;
     uint64_t refused_bytes;            // it had no memory for rows of a chunk of so many
     uint32_t refused_beats;            // which counts for so many heartbeats to come
@@ -88,7 +88,7 @@ struct coordinator_worker {
     struct proto_list changed, joining; // in the lists of the room
     // Reconciling (the room of sessions asks and tells): a visit is one try to make it ACTIVE.
     uint32_t visit;            // rises when a visit begins, and when it has come to nothing
-    uint64_t visit_number;     // of the last that began: tells the worker which layouts come late
+    uint64_t visit_number;     // of the last that began: lets the worker find layouts that come late
     uint32_t visitors;         // visits whose answers are still to come: the record stays
     uint64_t listed;           // the visit's inventory has come to this session; 0: none has begun
     struct proto_list repairs; // of sessions, that wait (repair.h)
@@ -105,8 +105,8 @@ struct coordinator_worker {
     uint64_t moves_again_ns;   // others are preferred until then
     struct proto_list waiting[WORKER_WAITING]; // of sessions, for room for a move to it
     uint32_t sums;                             // of its chunks, asked for and not answered (sessions/seals.h)
-    uint32_t sums_unknown;   // its `life` when it said that it knows no sums: an older build
-    bool dirty;              // layouts have changed since it was told them: these again before it is ACTIVE
+    uint32_t sums_unknown; // its `life` when it reported that it has no sums: an older build
+    bool dirty;            // layouts have changed since they were sent: send these again before it is ACTIVE
     uint64_t store_again_ns; // the store refused news of it: when to try again; 0: there are none
 };
 

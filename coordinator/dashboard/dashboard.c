@@ -189,7 +189,7 @@ static bool from_here(const char *site) // also where it is no browser
 // this address, says no Sec-Fetch-Site.
 static bool begins_watch(const char *query)
 {
-    char value[8]; // what is no text, or too long, is refused by whoever answers
+    char value[8]; // what is no text, or too long, is refused by the handler
     return common_http_query(query, "watch", value, sizeof(value)) != COMMON_HTTP_ABSENT &&
            strcmp(value, "0") != 0;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One session: its shape, its layers' lengths, and who holds which of its tokens.
 //
-// Chunks go round the members, so a long context has as many ranges as chunks. An answer has some RANGES at most: gaps of a
-// worker that are narrower than `grain` tokens are closed, 0 where the ranges are exact. What lies on a screen's pixel is
-// right in any case.
+// Chunks go round the members, so a long context has as many ranges as chunks. An answer has some RANGES at
+// most: gaps of a worker that are narrower than `grain` tokens are closed, 0 where the ranges are exact. What
+// lies on a screen's pixel is right in any case.
 #include <string.h>
 
 #include "common/clock.h"

@@ -250,7 +250,7 @@ static uint64_t madds_of(const struct coordinator_auditing *a)
     return a->steps->core->options.audit_madds;
 }
 
-// The chunks of the next stretch, by who is asked for them. NULL, or why not.
+// The chunks of the next stretch, by the worker that is asked for them. NULL, or why not.
 static const char *stretch_plan(struct coordinator_auditing *a, const struct coordinator_session *s)
 {
     uint64_t ct = s->layout.chunk_tokens, tokens = madds_of(a) / STRETCHES / a->madds,

@@ -73,7 +73,7 @@ void coordinator_keep_lane_gone(struct coordinator_steps *steps, struct coordina
         let_go(steps, lane->kept);
 }
 
-// The oldest that nobody has pinned; of those that are pinned where there is no other. NULL: there is none.
+// The oldest that is not pinned; a pinned one if there is no other. NULL: there is none.
 static struct coordinator_kept *oldest(const struct coordinator_steps *steps, bool pinned)
 {
     for (struct proto_list *at = steps->keep.all.next; at != &steps->keep.all; at = at->next) {

@@ -126,7 +126,7 @@ static void slab_back(struct coordinator_item *item, const struct coordinator_fr
 {
     const struct proto_step_item *sent = &f->step.items[at];
     if (r->code != COMMON_OK) {
-        // A member that lost its layout is not a session that does not exist: our caller knows better.
+        // A member that lost its layout is not a session that does not exist: our caller decides.
         bool went = rows_went(item, r);
         enum common_code told = r->code == COMMON_NOT_FOUND || went ? COMMON_UNAVAILABLE : r->code;
         struct coordinator_worker *w =
@@ -161,7 +161,7 @@ static void slab_back(struct coordinator_item *item, const struct coordinator_fr
     item->way.slabs_left--;
     if (sent->n_append && --item->way.bands_left == 0)
         coordinator_item_acknowledge(
-            item); // all its rows: a part of them would be a length that nobody asked for
+            item); // all its rows: a part of them would be a length that was not requested
 }
 
 // A call whose only frame this was can be answered from the result as it is.

@@ -347,7 +347,7 @@ void coordinator_mass_start(struct coordinator_steps *steps, const struct coordi
         x->pending++;
         ask_worker(&x->parts[p]);
     }
-    if (!--x->pending) { // nobody could be asked
+    if (!--x->pending) { // no worker could be asked
         x->at_once = (struct coordinator_completion){.fn = computation_end, .arg = x};
         coordinator_turn_complete(&steps->core->turn, &x->at_once);
     }

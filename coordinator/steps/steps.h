@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room of steps: clients' calls, the items in them, and the frames that carry the items to workers and back
-// (docs/internals/architecture.md, "A step"). It stands on sessions, cluster and store; nothing below knows it.
+// The room of steps: clients' calls, the items in them, and the frames that carry the items to workers and
+// back (docs/internals/architecture.md, "A step"). It stands on sessions, cluster and store; nothing below uses it.
 //
 //   call.c      an Attend call comes, is taken apart into items, ends          answer.c   its answer
 //   item.c      an item's way and its states                                   admit.c    may it go?

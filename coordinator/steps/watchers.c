@@ -181,7 +181,7 @@ void coordinator_watchers_saw(struct coordinator_watch *watch, const struct coor
         next = w->next;
         if (!matches(w, seen))
             continue;
-        if (w->incarnation != seen->incarnation) { // what came before the truncate is not told any more
+        if (w->incarnation != seen->incarnation) { // what came before the truncate is no longer reported
             w->incarnation = seen->incarnation;
             w->left = w->steps;
         }

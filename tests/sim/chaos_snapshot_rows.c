@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/internal.h"
-#include "client/seals.h"
+#include "client/lib/internal.h"
+#include "client/lib/seals.h"
 #include "common/clock.h"
 #include "coordinator/sessions/layout.h"
 #include "coordinator/sessions/session.h"

@@ -37,6 +37,11 @@ ALLOWED = {
     "coordinator/trail": CORE | {"coordinator/store", "coordinator/tenants"},
     "worker": {"common", "proto", "kernels", "reduce"},
     "client": {"common", "proto"},
+    # Its products. What is in none of these rooms (banyan.h) includes the system alone.
+    "client/lib": {"common", "proto", "client/banyan.h"},
+    "client/snapshot": {"common", "proto", "client/banyan.h", "client/lib"},
+    "client/ctl": {"common", "proto", "client/banyan.h", "client/lib", "client/snapshot"},
+    "client/llama": {"client/banyan.h"},
 }
 ANYTHING = {"tests", "bench", "examples", "research"}  # may include anything; nothing includes them
 FOLDERS = set(ALLOWED) | ANYTHING

@@ -180,7 +180,7 @@ int worker_disk_sync_names(struct worker_disk *disk, const char *folder, const c
 
 // ---- the queue ----------------------------------------------------------------------------------
 
-// What was asked for was not done: memory has it, and the file is written anew from it.
+// What was asked for was not done: memory has it, and the file is rewritten from it.
 static void file_failed(void *arg, const char *name, int why, uint64_t batch)
 {
     struct worker_disk *disk = arg;

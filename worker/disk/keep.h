@@ -15,9 +15,9 @@ struct worker_keep {            // of a chunk
     uint64_t settles;           // the batch in which it says on the disk what was taken back
     bool sealed;                // it has a sealed file
     bool naming;                // which is not in its place yet
-    bool behind;                // memory has what the files have not: they are to be written anew
+    bool behind;                // memory has what the files lack: they must be rewritten
     bool withdrawn;             // its log on the disk may have rows of an append that has been taken back
-    bool lost;                  // the file is damaged, and was told of or will be
+    bool lost;                  // the file is damaged, which was or will be reported
     bool retry, full, unsynced; // it is in the list of those that are, or may be
 };
 
@@ -25,18 +25,18 @@ struct worker_logged { // of a session
     uint64_t end;      // bytes of its log; 0: it has none
     uint64_t mended;   // as of a chunk
     uint64_t laid;     // the batch in which it takes that it has chunks with rows
-    bool touched;      // the log lacks what may be told again
+    bool touched;      // the log lacks what may be sent again
     bool layout;       // and its chunks
-    bool owed;         // one of which has rows: whoever told of it has to tell again
-    bool anew;         // it is to be written anew
+    bool owed;         // one of which has rows: its sender has to send it again
+    bool anew;         // it must be rewritten
     bool listed, unsynced;
 };
 
-// `mended`: of a file that has not taken something, the batch in which it is written anew. Who waits for a batch before that one
-// cannot rely on the file.
+// `mended`: of a file that failed to take something, the batch in which it is rewritten. Who waits for a
+// batch before that one cannot rely on the file.
 #define WORKER_NOT_MENDED UINT64_MAX // it has not been rewritten yet
 
-// It is written anew in this batch, where that is to be.
+// It is rewritten in this batch, if needed.
 static inline void worker_mend(uint64_t *mended, uint64_t batch)
 {
     *mended = *mended == WORKER_NOT_MENDED ? batch : *mended;
