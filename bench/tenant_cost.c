@@ -14,7 +14,7 @@
 #include "bench/report.h"
 #include "common/clock.h"
 #include "coordinator/admission.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/fair.h"
 #include "coordinator/tenants/access.h"

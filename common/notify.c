@@ -105,12 +105,6 @@ void common_notify_ready(struct common_notify *notify, const char *status)
     notify->ready = true;
 }
 
-void common_notify_status(struct common_notify *notify, const char *status)
-{
-    if (notify)
-        say_status(notify, "", status);
-}
-
 void common_notify_leaving(struct common_notify *notify, const char *status)
 {
     if (!notify)

@@ -18,7 +18,6 @@ enum common_code common_notify_new(struct common_loop *loop, struct common_notif
 // watchdog is notified as often as it requires, as long as the loop runs. All but new take NULL, and do
 // nothing then.
 void common_notify_ready(struct common_notify *notify, const char *status);
-void common_notify_status(struct common_notify *notify, const char *status);
 // It leaves, which may take so long: a drain.
 void common_notify_leaving(struct common_notify *notify, const char *status);
 // It reads its configuration again, and has done so.

@@ -3,7 +3,8 @@
 // a struct of its own inside struct coordinator (state.h); it knows the rooms below it by pointers, and none
 // above it.
 //
-//   steps ──▶ sessions ──▶ cluster ──▶ store        each ──▶ core, turn
+//   steps ──▶ sessions ──▶ rows ──▶ place ──▶ check ──▶ sync ──▶ session ──▶ cluster ──▶ store
+//                                                                       each ──▶ core, turn
 #ifndef COORDINATOR_CORE_H
 #define COORDINATOR_CORE_H
 

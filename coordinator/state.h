@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coordinator: its rooms and what carries them. Everything belongs to the loop thread; nothing here is
-// locked. Read core.h, turn.h and the rooms' own headers (cluster/cluster.h, sessions/sessions.h,
+// locked. Read core.h, turn.h and the rooms' own headers (cluster/cluster.h, session/sessions.h,
 // steps/steps.h) next.
 //
 //   main, daemon, http, health, limits, service, events_service, coordinator
@@ -18,7 +18,7 @@
 
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/core.h"
-#include "coordinator/sessions/sessions.h"
+#include "coordinator/session/sessions.h"
 #include "coordinator/steps/steps.h"
 #include "coordinator/tenants/quota.h"
 #include "coordinator/tenants/tenants.h"

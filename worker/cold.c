@@ -8,8 +8,8 @@
 
 #include "common/clock.h"
 #include "common/failpoint.h"
+#include "worker/backing.h"
 #include "worker/chunk.h"
-#include "worker/disk/fetch.h"
 
 void worker_store_set_capacity(struct worker_store *store, uint64_t bytes)
 {
@@ -237,7 +237,7 @@ enum common_code worker_store_load(struct worker_store *store, struct worker_chu
                                 "no memory to load rows of chunk %" PRIu64
                                 " from --store: try again, or raise the worker's --memory",
                                 chunk->id);
-    int result = worker_disk_read_layer(store->disk, chunk, nth, block);
+    int result = store->backing->ops->read_layer(store->backing, chunk, nth, block);
     if (result == 0) {
         worker_store_loaded(store, chunk, nth, block, common_clock_ns() - began_ns);
         return COMMON_OK;

@@ -14,7 +14,7 @@
 #include "kernels/split.h"
 #include "worker/cold.h"
 #include "worker/pace.h"
-#include "worker/warm.h"
+#include "worker/wants.h"
 
 struct item {
     struct worker_spec *spec;

@@ -14,7 +14,7 @@
 #include "worker/team.h"
 
 struct kernels_device_item;
-struct worker_wants;   // warm.h
+struct worker_wants;   // wants.h
 struct worker_compute; // opaque
 
 struct worker_compute_item {

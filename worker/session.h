@@ -10,8 +10,8 @@
 #include "common/status.h"
 #include "proto/banyan.pb-c.h"
 #include "worker/appended.h"
-#include "worker/disk/keep.h"
 #include "worker/frozen.h"
+#include "worker/keep.h"
 #include "worker/map.h"
 #include "worker/store.h"
 

@@ -16,12 +16,9 @@
 #include "worker/map.h"
 #include "worker/membership.h"
 #include "worker/pace.h"
-#include "worker/pull.h"
 #include "worker/session.h"
 #include "worker/store.h"
-#include "worker/sums.h"
 #include "worker/team.h"
-#include "worker/worker.h"
 
 #define WORKER_PLANS_MAX  4096u
 #define WORKER_STEPS_MAX  1024u // in hand at a time
@@ -38,7 +35,12 @@ struct worker_plan {
     struct reduce_group *group;
 };
 
+struct worker_clean;
+struct worker_empty;
+struct worker_probe;
+struct worker_pulls;
 struct worker_step;
+struct worker_sums;
 struct worker_warm;
 
 struct worker_listing { // the sessions' ids in order, while an inventory is being read; zeroed: none
@@ -119,6 +121,8 @@ bool worker_term_check(struct worker *worker, uint64_t term, struct proto_reques
 // Answers a failure with the reason that goes with its code (see docs/reference/wire.md), "" for none.
 void worker_fail(struct proto_request *request, const struct common_error *err, const char *reason);
 
+void worker_hand_emptied(struct worker *worker); // after a step or a prepare has ended
+
 // Handlers: arg is the worker. control.c
 void worker_handle_layout_set(void *arg, struct proto_request *request);
 void worker_handle_session_drop(void *arg, struct proto_request *request);
@@ -164,6 +168,5 @@ void worker_lost_comes(struct worker *worker, const Banyan__Pb__LayoutSetRequest
 void worker_handle_mass(void *arg, struct proto_request *request);
 // audit.c
 void worker_handle_audit(void *arg, struct proto_request *request);
-void worker_hand_emptied(struct worker *worker); // worker.c: after a step or a prepare has ended
 
 #endif

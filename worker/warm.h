@@ -16,29 +16,13 @@
 #include "common/status.h"
 #include "worker/cold.h"
 #include "worker/compute.h"
+#include "worker/wants.h"
 
 struct proto_request;
 struct worker;
 struct worker_warm; // opaque
 struct worker_wait; // opaque
 struct worker_room; // opaque
-
-struct worker_wanted_layer {
-    struct worker_chunk *chunk;
-    uint32_t layer;
-};
-
-struct worker_wants { // zeroed: none
-    struct worker_wanted_layer *layers;
-    uint32_t n, cap;
-    bool cold;   // one of them is
-    bool failed; // there was no memory to note all of them
-};
-
-// Adds the layer where it is cold or may become so.
-void worker_wants_add(struct worker_wants *wants, struct worker_chunk *chunk, uint32_t layer);
-void worker_wants_add_chunk(struct worker_wants *wants, struct worker_chunk *chunk); // all of its layers
-void worker_wants_free(struct worker_wants *wants);
 
 // NULL: no memory. read_ahead: of so many layers that come after one that is asked for.
 struct worker_warm *worker_warm_new(struct worker *worker, uint32_t read_ahead);

@@ -19,7 +19,9 @@
 #include "worker/limits.h"
 #include "worker/measure.h"
 #include "worker/memory.h"
+#include "worker/pull.h"
 #include "worker/state.h"
+#include "worker/sums.h"
 #include "worker/ticket.h"
 #include "worker/warm.h"
 
@@ -335,7 +337,6 @@ static enum common_code open_disk(struct worker *worker, const struct worker_con
         code = worker_disk_new(worker->loop, files, &options, &worker->disk, err);
     if (code != COMMON_OK)
         return code;
-    worker_store_set_disk(worker->store, worker->disk);
     worker_store_set_capacity(worker->store, UINT64_MAX); // what is there is there
     code = worker_disk_load(worker->disk, worker->store, &worker->sessions, err);
     worker_store_set_capacity(worker->store, config->store_limit);
@@ -405,7 +406,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->sums = worker_sums_new(worker);
     worker->warm = worker_warm_new(worker, config->read_ahead);
     if (code == COMMON_OK)
-        code = worker_follows_init(&worker->follows, loop);
+        code = worker_follows_init(&worker->follows, loop, &worker->sessions, worker->name);
     if (code == COMMON_OK && (!worker->pulls || !worker->sums || !worker->warm || !worker->clean))
         code = COMMON_RESOURCE_EXHAUSTED;
     if (code != COMMON_OK)
@@ -470,7 +471,7 @@ enum common_code worker_empty(struct worker *worker, uint64_t limit_ns, void (*d
 
 uint64_t worker_unsaved_bytes(const struct worker *worker)
 {
-    return worker_store_disk(worker->store) ? 0 : worker_store_used(worker->store);
+    return worker->disk ? 0 : worker_store_used(worker->store);
 }
 
 static void drain_end(struct worker *worker)
@@ -493,13 +494,6 @@ static void drain_tick(void *arg)
     } else {
         drain_end(worker);
     }
-}
-
-void worker_hand_emptied(struct worker *worker)
-{
-    if (worker->drained &&
-        worker->n_steps + worker->n_prepares == 0) // not on this stack: the step that ended is still on it
-        common_timer_start(worker->drain_timer, 0, false);
 }
 
 enum common_code worker_drain(struct worker *worker, uint64_t grace_ns, void (*done)(void *arg), void *arg)

@@ -2,7 +2,7 @@
 // Command: session restore. A snapshot's rows are attached, file by file, straight to the workers, and
 // committed. The first rows of the last layer are committed last, so that the session has no token until it
 // has all, but those that it has forgotten; and so that its floor does not rise meanwhile
-// (coordinator/sessions/forget.h).
+// (coordinator/place/forget.h).
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -72,7 +72,7 @@ bool snapshot_plan(struct snapshot *snapshot, const struct snapshot_shape *shape
                    uint64_t chunk_tokens);
 // The order in which files are restored: all but the last in any order or at a time, then the last one, which
 // has the first rows of the last layer that has any. Until then the session has no token that all layers
-// have, but those that it has forgotten; and its floor does not rise (coordinator/sessions/forget.h).
+// have, but those that it has forgotten; and its floor does not rise (coordinator/place/forget.h).
 const struct snapshot_file *snapshot_nth(const struct snapshot *snapshot, size_t nth);
 
 void snapshot_file_name(const struct snapshot *snapshot, const struct snapshot_file *file,

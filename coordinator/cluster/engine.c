@@ -51,6 +51,20 @@ bool coordinator_engine_fits(const struct coordinator_plan *plan)
            strcmp(plan->group, of ? of->group : "") == 0;
 }
 
+// Whether a plan has to do with a group: uses it, or could.
+static bool concerns(const struct coordinator_plan *plan, const char *group)
+{
+    return strcmp(plan->group, group) == 0 || strcmp(plan->workers[0]->group, group) == 0;
+}
+
+void coordinator_plans_engine_changed(struct coordinator_cluster *cluster, const char *group)
+{
+    for (struct coordinator_plan *plan = group[0] ? cluster->plans : NULL; plan; plan = plan->next)
+        if (plan->state != COORDINATOR_PLAN_RETIRED && concerns(plan, group) &&
+            !coordinator_engine_fits(plan))
+            coordinator_plan_retire(plan);
+}
+
 void coordinator_engine_lose(struct coordinator_worker *w, const char *why)
 {
     struct coordinator_cluster *cluster = w->cluster;

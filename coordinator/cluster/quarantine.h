@@ -10,8 +10,8 @@
 //   another life       has it in this state, or a later    told its layout: claimed
 //                      has it in an earlier state          quarantine; the session is unavailable
 //                      does not know it                    quarantine
-// The lists are here; what becomes of their sessions is decided in sessions/reconcile.c and
-// sessions/quarantine_service.c.
+// The lists are here; what becomes of their sessions is decided in sync/reconcile.c and
+// sync/quarantine_service.c.
 #ifndef COORDINATOR_QUARANTINE_H
 #define COORDINATOR_QUARANTINE_H
 

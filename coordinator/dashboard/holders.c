@@ -10,7 +10,7 @@
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/dashboard/ask.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "proto/spec.h"
 
 #define RANGES 4096

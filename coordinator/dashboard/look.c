@@ -8,7 +8,7 @@
 
 #include "common/clock.h"
 #include "coordinator/dashboard/ask.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/watchers.h"
 

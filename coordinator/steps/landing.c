@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second half of frame.h: a frame comes back and is taken apart.
+#include "coordinator/steps/landing.h"
+
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/hash.h"
 #include "coordinator/cluster/edges.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/placing.h"
-#include "coordinator/sessions/repair.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/place/placing.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/frame.h"
 #include "coordinator/steps/item.h"
+#include "coordinator/steps/queue.h"
+#include "coordinator/steps/run.h"
 #include "coordinator/steps/spans.h"
+#include "coordinator/sync/repair.h"
 #include "proto/spec.h"
 
 static void take_traces(struct proto_trace **traces, uint32_t *n, const struct coordinator_frame *f,

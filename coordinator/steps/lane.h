@@ -40,7 +40,7 @@ void coordinator_lane_leave(struct coordinator_lane *lane, struct coordinator_it
 void coordinator_lane_append_over(struct coordinator_steps *steps, struct coordinator_lane *lane,
                                   struct coordinator_item *item);
 
-// Drains: lanes with items that may go, sessions that are open again, sessions that are gone.
-void coordinator_lanes_drain(struct coordinator_steps *steps);
+// Items of it may go that could not: looked at in the phase of steps.
+void coordinator_lane_moved(struct coordinator_steps *steps, struct coordinator_lane *lane);
 
 #endif

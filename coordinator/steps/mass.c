@@ -9,8 +9,8 @@
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/missing.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
+#include "coordinator/sync/missing.h"
 #include "proto/mass.h"
 #include "proto/spec.h"
 

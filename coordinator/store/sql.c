@@ -21,7 +21,7 @@
 #define SCHEMA_VERSION_OLD 1
 #define APPLICATION_ID     0x62616e79 // "bany": a file that is something else is refused, not altered
 
-// In meta, of a store that was made with one: the key of its session ids (sessions/ids.h).
+// In meta, of a store that was made with one: the key of its session ids (session/ids.h).
 #define ID_KEY_0 "id_key_0"
 #define ID_KEY_1 "id_key_1"
 

@@ -9,7 +9,7 @@
 #define A (1u << PROTO_ACCESS_ADMIN)
 
 // Read-only and user touch their own tenant's sessions alone, whatever the method: that is for the look-up of
-// a session (sessions/table.h), not for this table. Operators see what is known of all sessions, but no K, V
+// a session (session/table.h), not for this table. Operators see what is known of all sessions, but no K, V
 // or answers.
 static const uint8_t table[PROTO_METHOD_LIMIT] = {
     [BANYAN__PB__METHOD__METHOD_HEALTH_CHECK] = R | U | O | A,

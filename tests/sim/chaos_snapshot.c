@@ -11,8 +11,8 @@
 #include "client/lib/internal.h"
 #include "common/clock.h"
 #include "common/hash.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 
 #define NAME_BEGINS "snapshot-of-"

@@ -71,6 +71,7 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
         files->ops->close(files);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
     }
+    disk->backing.ops = &worker_disk_backing_ops;
     disk->loop = loop;
     disk->files = disk->directory = files;
     disk->fsync = options->fsync;

@@ -541,6 +541,7 @@ enum common_code worker_disk_load(struct worker_disk *disk, struct worker_store 
     struct loading load = {.disk = disk, .err = err};
     uint64_t began_ns = common_clock_ns();
     disk->store = store;
+    worker_store_set_backing(store, &disk->backing);
     disk->sessions = sessions;
     enum common_code code = load_all(&load);
     if (code == COMMON_OK)

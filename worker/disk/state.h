@@ -3,6 +3,7 @@
 #ifndef WORKER_DISK_STATE_H
 #define WORKER_DISK_STATE_H
 
+#include "worker/backing.h"
 #include "worker/disk/disk.h"
 #include "worker/disk/files.h"
 #include "worker/disk/image.h"
@@ -36,6 +37,7 @@ struct worker_seal { // of the seal job: one chunk
 enum { SEALS_MAX = 64 };
 
 struct worker_disk {
+    struct worker_backing backing; // first (backing.c)
     struct common_loop *loop;
     // What is changed: from the load to the close the queue's, else the directory's own. reader: for the loop where it must
     // read (worker_disk_read_layer)
@@ -100,6 +102,8 @@ void worker_ids_free(struct worker_ids *list);
 
 // A file does not take what it has to: counted, and logged once until all do again.
 enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err);
+
+extern const struct worker_backing_ops worker_disk_backing_ops; // backing.c
 
 // disk.c
 // So much waits that a write would be refused: nothing is begun.

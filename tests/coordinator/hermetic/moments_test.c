@@ -18,7 +18,7 @@
 // BANYAN_MOMENTS_ALL: shuffled ones after every event, too, not every 16th (coordinator_moments_all).
 #include <stdlib.h>
 
-#include "coordinator/sessions/layout.h"
+#include "coordinator/session/layout.h"
 #include "tests/coordinator/hermetic/moments.h"
 #include "worker/state.h"
 
