@@ -130,6 +130,10 @@ class Pages(Tree):
 
 
 class Check(unittest.TestCase):
+    def test_links(self):
+        self.assertEqual(reference.linked("see (docs/operating/tls.md), docs/GPU.md\n```\ndocs/GPU.md\n```\n"),
+                         "see ([tls](../operating/tls.md)), [GPU](../GPU.md)\n```\ndocs/GPU.md\n```\n")
+
     def test_stale(self):
         with tempfile.TemporaryDirectory() as root:
             for folder in ("proto", "docs/reference"):
