@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an append of one token costs where the worker has files (--store), beside one that has none: clusters of one worker
-// stand beside each other and take turns, call by call. With --before, another build's worker with files takes turns, too.
+// What an append of one token costs where the worker has files (--store), beside one that has none: clusters
+// of one worker stand beside each other and take turns, call by call. With --before, another build's worker
+// with files takes turns, too.
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -214,7 +215,7 @@ int main(int argc, char **argv)
          "of each session before the first append (default 0)", 0, 1u << 20},
         {"fsync", 'f', COMMON_OPTION_STRING, &fsync_when, "WHEN", "interval (default), never or always", 0,
          0},
-        {"dir", 'd', COMMON_OPTION_STRING, &folder, "DIR", "where the workers' files lie (default /tmp)", 0,
+        {"dir", 'd', COMMON_OPTION_STRING, &folder, "DIR", "folder for the workers' files (default /tmp)", 0,
          0},
         {"before", 0, COMMON_OPTION_STRING, &before, "DIR",
          "build folder of an older version: its worker with files takes turns with ours", 0, 0},
@@ -222,10 +223,9 @@ int main(int argc, char **argv)
     };
     const struct bench_program program = {
         .name = "append_cost",
-        .about =
-            "What an append of one token costs where the worker has files, beside a worker that has none: "
-            "p50 and p99\nof a call, how much more than without files, and the worker's processor time "
-            "an append.",
+        .about = "Measures an append of one token at a worker with files and at one without: p50 and p99 of "
+                 "a call, how much\n"
+                 "more than without files, and the worker's processor time per append.",
         .options = options,
         .json = &json,
         .measure = run,

@@ -26,7 +26,8 @@ static bool parse_kernels(const char *names)
         if (!kernels_attention_find(name)) {
             char what[512];
             size_t at =
-                (size_t)snprintf(what, sizeof what, "'%.64s' is no kernel that works here; there are", name);
+                (size_t)snprintf(what, sizeof what,
+                                 "'%.64s' is not a kernel that works on this machine; these do:", name);
             for (uint32_t i = 0; i < kernels_attention_count(); i++) {
                 const struct kernels_attention *kernel = kernels_attention_at(i);
                 if (kernels_attention_usable(kernel) && at < sizeof what)
@@ -101,13 +102,13 @@ enum common_code attention_options_parse(int argc, char **argv, struct attention
          .type = COMMON_OPTION_U64,
          .out = &o->window,
          .arg = "N",
-         .help = "rows see so many positions (default 0: all)",
+         .help = "number of positions that a row sees (default 0: all)",
          .max = UINT32_MAX},
         {.name = "mask-chunk",
          .type = COMMON_OPTION_U64,
          .out = &o->mask_chunk,
          .arg = "N",
-         .help = "rows see from the last multiple of it on (default 0: all)",
+         .help = "rows see positions from its last multiple onwards (default 0: all)",
          .max = UINT32_MAX},
         {.name = "block",
          .type = COMMON_OPTION_U64,
@@ -118,12 +119,12 @@ enum common_code attention_options_parse(int argc, char **argv, struct attention
         {.name = "not-causal",
          .type = COMMON_OPTION_FLAG,
          .out = &o->not_causal,
-         .help = "rows see keys behind their own position, too"},
+         .help = "rows also see keys after their own position"},
         {.name = "threads",
          .type = COMMON_OPTION_U64,
          .out = &o->threads,
          .arg = "N",
-         .help = "threads, each on a CPU of its own (default: all CPUs)",
+         .help = "threads, each on its own CPU (default: all CPUs)",
          .min = 1,
          .max = cpus},
         {.name = "kernel",
@@ -151,7 +152,7 @@ enum common_code attention_options_parse(int argc, char **argv, struct attention
         {.name = "probe",
          .type = COMMON_OPTION_FLAG,
          .out = &o->probe,
-         .help = "only what the machine can do: every reader at every number of threads, FMA peaks"},
+         .help = "only the machine's limits: every reader at every number of threads, FMA peaks"},
         {.name = "cost",
          .type = COMMON_OPTION_FLAG,
          .out = &o->cost,
@@ -162,17 +163,19 @@ enum common_code attention_options_parse(int argc, char **argv, struct attention
          .type = COMMON_OPTION_STRING,
          .out = &o->peers,
          .arg = "PYTHON",
-         .help = "also time what this Python has of PyTorch and ONNX Runtime, in the same rounds"},
-        {.name = "json", .type = COMMON_OPTION_FLAG, .out = &o->json, .help = "one JSON object a line"},
+         .help = "also time PyTorch and ONNX Runtime, if this Python has them, in the same rounds"},
+        {.name = "json", .type = COMMON_OPTION_FLAG, .out = &o->json, .help = "one JSON object per line"},
         {0},
     };
     const struct common_command command = {
         .program = "attention",
         .synopsis = "[options]",
-        .about = "Times attention over a context held as a worker holds it, beside a plain read of the same "
-                 "bytes by the\nsame threads and the peak of the FMA units, interleaved. Results are first "
-                 "compared with the float64\nreference. Without options the whole table: about ten minutes "
-                 "on two cores, 2.5 GB of memory.",
+        .about = "Times attention over a context stored as on a worker, beside a plain read of the same "
+                 "bytes by the same\n"
+                 "threads and the peak of the FMA units, interleaved. Results are first compared with the "
+                 "float64\n"
+                 "reference. Without options, prints the whole table: about ten minutes on two cores, 2.5 GB "
+                 "of memory.",
         .options = table,
     };
     enum common_code code = bench_parse(&command, argc, argv);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kept steps and audits cost: one client that makes one-token steps as fast as it can, on clusters that differ in the
-// coordinator's options alone and take turns.
+// What kept steps and audits cost: one client that makes one-token steps as fast as it can, on clusters that
+// differ in the coordinator's options alone and take turns.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,9 +154,9 @@ int main(int argc, char **argv)
     const struct bench_program program = {
         .name = "audit_cost",
         .about =
-            "Steps a second of one client, where nothing is kept (--keep-steps 0), with kept steps (the\n"
+            "Measures steps per second of one client without kept steps (--keep-steps 0), with them (the\n"
             "default), and with --audit N as well, over all turns, and the ratio to the first;\n"
-            "and what the daemons used of processors for a step.",
+            "and the daemons' processor time per step.",
         .options = options,
         .json = &json,
         .measure = run,

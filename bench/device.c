@@ -70,8 +70,8 @@ static void print_head(const struct bench *b)
         return;
     char text[32];
     snprintf(text, sizeof text, "%.0f MiB", (double)b->o->rotate_bytes / (1 << 20));
-    printf("%s, kernels %s. K and V of fewer than %s lie there in several copies, read in turn.\n", b->device,
-           b->info.kernel, text);
+    printf("%s, kernels %s. K and V of fewer than %s are stored in several copies, read in turn.\n",
+           b->device, b->info.kernel, text);
     if (b->emulated)
         printf("This device is emulated: no figure below is a speed.\n");
     printf("%-5s %7s %5s %4s %5s %6s %10s %10s %10s %8s %8s %8s %6s %6s %6s\n", "kv", "context", "group",

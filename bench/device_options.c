@@ -39,7 +39,7 @@ static bool parse_device(const char *wanted, struct device_options *o)
     size_t len = colon ? (size_t)(colon - wanted) : 0, digits = colon ? strlen(colon + 1) : 0;
     if (len < 1 || len >= sizeof o->name || strspn(wanted, "abcdefghijklmnopqrstuvwxyz0123456789-") != len ||
         digits < 1 || digits > 4 || strspn(colon + 1, "0123456789") != digits)
-        return lists_wrong(&program, "device", "it is NAME:INDEX as cuda:0");
+        return lists_wrong(&program, "device", "it must be NAME:INDEX such as cuda:0");
     memcpy(o->name, wanted, len);
     o->name[len] = '\0';
     o->index = (uint32_t)strtoul(colon + 1, NULL, 10);
@@ -93,14 +93,14 @@ enum common_code device_options_parse(int argc, char **argv, struct device_optio
          .out = &o->v_in_k,
          .arg = "N",
          .help = "values are the first N elements of keys (latents: --dim 576 --v-in-k 512\n"
-                 "--kv-heads 1), which are read once; 0: they have rows of their own (default 0)",
+                 "--kv-heads 1), which are read once; 0: they have separate rows (default 0)",
          .max = 1024},
         {.name = "rotate",
          .type = COMMON_OPTION_SIZE,
          .out = &o->rotate_bytes,
          .arg = "SIZE",
-         .help = "bytes of K and V that are read before any of them is read again, so that no cache\n"
-                 "serves them: short contexts lie there in several copies, as far as memory allows\n"
+         .help = "bytes of K and V read before any of them is read again, so that no cache serves\n"
+                 "them: short contexts are stored in several copies, as far as memory allows\n"
                  "(default 256M)",
          .min = 1,
          .max = (uint64_t)1 << 40},
@@ -116,24 +116,25 @@ enum common_code device_options_parse(int argc, char **argv, struct device_optio
          .out = &o->check,
          .help = "compare the first answer of every point with the float64 reference;\n"
                  "contexts of up to 4096 keys always are"},
-        {.name = "json", .type = COMMON_OPTION_FLAG, .out = &o->json, .help = "one JSON object a line"},
+        {.name = "json", .type = COMMON_OPTION_FLAG, .out = &o->json, .help = "one JSON object per line"},
         {0},
     };
     const struct common_command command = {
         .program = "device",
         .synopsis = "[options]",
-        .about =
-            "Times attention on a device with memory of its own, by the module that a worker would load "
-            "(kernels/device.h),\nbeside what its memory does: a plain read, and a copy from device to "
-            "device "
-            "of the same bytes, which counts\ntwice (read and written). All are sampled in turns.\n\n"
-            "us_submit_to_done is one step alone: from before the call to the answer on the host. "
-            "us_per_step "
-            "is the time\nbetween two steps with as many under way as the device takes: the host's latency "
-            "is "
-            "hidden. bytes_per_s and the\nratios are of us_per_step: the bytes of K and V (scales too) that "
-            "a "
-            "step must read, once each. Figures are\nmedians. On an emulated device no figure is a speed.",
+        .about = "Times attention on a device with its own memory, using the module that a worker would load "
+                 "(kernels/device.h),\n"
+                 "beside the speed of its memory: a plain read, and a copy from device to device of the same "
+                 "bytes, which count\n"
+                 "twice (read and written). All are sampled in turns.\n"
+                 "\n"
+                 "us_submit_to_done is one step alone: from before the call to the answer on the host. "
+                 "us_per_step is the time\n"
+                 "between two steps with as many in progress as the device takes, which hides the host's "
+                 "latency. bytes_per_s and\n"
+                 "the ratios use us_per_step and the bytes of K and V (with scales) that a step must read, "
+                 "once each. Figures are\n"
+                 "medians. On an emulated device no figure is a speed.",
         .options = table,
     };
     enum common_code code = bench_parse(&command, argc, argv);

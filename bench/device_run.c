@@ -28,7 +28,7 @@ enum common_code device_run_open(const char *name, uint32_t index, const char *m
                                 "%.200s is not a device module of this version", module ? module : path);
     if (strcmp(ops->name, name) != 0)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the module serves devices of the name %.31s, not %.31s", ops->name, name);
+                                "the module serves devices named %.31s, not %.31s", ops->name, name);
     if (ops->count(&why) == 0)
         return common_error_set(err, COMMON_UNAVAILABLE, "%.300s",
                                 why.message[0] ? why.message : "the module sees no device");
@@ -55,7 +55,7 @@ enum common_code device_steps_init(struct device_steps *steps, const struct devi
     sem_init(&steps->ended, 0, 0);
     if (!steps->items || !steps->partials)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for partials");
-    memset(steps->partials, 0xff, n * steps->item_bytes); // NaN: nobody takes it for an answer
+    memset(steps->partials, 0xff, n * steps->item_bytes); // NaN: cannot pass for an answer
     for (uint64_t i = 0; i < n; i++)
         kernels_partial_view((char *)steps->partials + i * steps->item_bytes, s->rows, data->spec.q_heads,
                              data->spec.v_dim, &steps->items[i].out);
@@ -161,7 +161,8 @@ enum common_code device_steps_rate(struct device_steps *steps, uint32_t n, doubl
     if (code == COMMON_OK)
         code = end(steps, err);
     if (code == COMMON_OK && steps->count < n)
-        code = common_error_set(err, COMMON_INTERNAL, "the device takes no step though none is under way");
+        code =
+            common_error_set(err, COMMON_INTERNAL, "the device accepts no step although none is in progress");
     if (code == COMMON_OK)
         *ns_per_step = (double)(steps->last_ns - steps->first_ns) / (n - 1);
     return code;

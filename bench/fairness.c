@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a quiet tenant's step takes while another tenant floods the coordinator with steps, beside the same step alone,
-// the same flood from its own tenant (within a tenant all wait in one row), and a plain unix round trip at its payload. The
-// flood is a process of its own with so many steps outstanding at any time, on the same workers and the same plan.
-// frames_a_step says what the scheduler does whatever else the machine has to do: 2 are the frame under way and its own.
+// How long a quiet tenant's step takes while another tenant floods the coordinator with steps, beside the
+// same step alone, the same flood from its own tenant (within a tenant all wait in one row), and a plain unix
+// round trip at its payload. The flood is a process of its own with so many steps outstanding at any time, on
+// the same workers and the same plan. frames_a_step says what the scheduler does whatever else the machine
+// has to do: 2 are the frame under way and its own.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +134,7 @@ static bool flood_end(pid_t pid)
 
 // ---- the quiet one ------------------------------------------------------------------------------
 
-// As an admin sees it: tenants are not told of each other's.
+// As an admin sees it: tenants do not see each other's.
 static uint64_t frames_so_far(const char *endpoint)
 {
     banyan_client *client;
@@ -147,7 +148,7 @@ static uint64_t frames_so_far(const char *endpoint)
     return frames;
 }
 
-// *frames: that the coordinator has sent for each of them, whoever's.
+// *frames: that the coordinator has sent for each of them, of any tenant.
 static bool steps(const char *endpoint, const char *token_file, uint64_t n, struct common_histogram *out,
                   double *frames)
 {
@@ -193,7 +194,7 @@ static bool token_make(banyan_client *admin, const char *dir, const char *name, 
     banyan_error error = {0};
     snprintf(path, 256, "%s/%s.token", dir, name);
     if (banyan_token_create(admin, name, access, tenant, 0, token, NULL, &error) != BANYAN_OK)
-        return service_failed("make a token", &error);
+        return service_failed("create a token", &error);
     FILE *file = fopen(path, "w");
     bool ok = file && fchmod(fileno(file), 0600) == 0 && fprintf(file, "%s\n", token) > 0;
     return (file && fclose(file) == 0) && ok;
@@ -266,7 +267,7 @@ int main(int argc, char **argv)
         {"rounds", 'r', COMMON_OPTION_U64, &rounds, "N", "steps of the quiet tenant (default 2000)", 1,
          UINT64_C(1) << 30},
         {"outstanding", 'n', COMMON_OPTION_U64, &outstanding, "N",
-         "steps of the flood that have not been answered (default 1000)", 1, 8000},
+         "unanswered steps of the flood (default 1000)", 1, 8000},
         {"tokens", 't', COMMON_OPTION_U64, &tokens, "N", "of each session (default 1024)", 1, 1 << 20},
         {"workers", 'w', COMMON_OPTION_U64, &workers, "N", "that share each session (default 1)", 1, 16},
         {0},

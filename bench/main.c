@@ -33,9 +33,8 @@ int bench_main(const struct bench_program *program, int argc, char **argv)
         assert(n + 2 < OPTIONS_MOST);
         options[n++] = *o;
     }
-    options[n] =
-        (struct common_option){"json", 'j', COMMON_OPTION_FLAG, program->json, NULL, "one JSON object a line",
-                               0,      0};
+    options[n] = (struct common_option){
+        "json", 'j', COMMON_OPTION_FLAG, program->json, NULL, "one JSON object per line", 0, 0};
     const struct common_command command = {program->name, "[options]", program->about, options};
     enum common_code code = bench_parse(&command, argc, argv);
     if (code != COMMON_OK)

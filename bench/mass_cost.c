@@ -22,7 +22,7 @@ enum kind { PLAIN, TRACED, MASS_64, MASS_CHUNKS, WATCHED_TRACE, WATCHED_MASS, KI
 static const char *const names[KINDS] = {"plain",       "trace",         "mass_64",
                                          "mass_chunks", "watched_trace", "watched_mass"};
 
-struct watcher { // somebody looks at the session all the time
+struct watcher { // the session is watched all the time
     const char *endpoint;
     uint64_t session;
     uint32_t mass_bins;
@@ -158,9 +158,9 @@ int main(int argc, char **argv)
     };
     const struct bench_program program = {
         .name = "mass_cost",
-        .about =
-            "What traces, attention masses (64 stretches; chunk by chunk) and a watcher beside the client\n"
-            "cost a one-token step: p50, p99, and p50 beside the plain step's in the same run.",
+        .about = "Measures what traces, attention masses (64 bins; one per chunk) and a watcher beside the "
+                 "client\n"
+                 "cost a one-token step: p50, p99, and p50 beside the plain step's in the same run.",
         .options = options,
         .json = &json,
         .measure = run,

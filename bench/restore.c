@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What it costs a session's steps that copies are restored: three workers, two copies of each chunk, one worker is
-// killed, and what it had is copied between the others while another session is stepped.
+// What it costs a session's steps that copies are restored: three workers, two copies of each chunk, one
+// worker is killed, and what it had is copied between the others while another session is stepped.
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -315,7 +315,7 @@ int main(int argc, char **argv)
         {"tokens", 't', COMMON_OPTION_U64, &stepped_tokens, "N",
          "of the session that is stepped (default 8192)", 1, 1 << 20},
         {"small", 'n', COMMON_OPTION_U64, &small, "N",
-         "so many sessions of one token, in the place of one large one: until all have two copies again", 1,
+         "use so many sessions of one token instead of one large one, until all have two copies again", 1,
          1 << 20},
         {"seconds", 's', COMMON_OPTION_U64, &seconds, "N", "before and after (default 5)", 1, 1000},
         {"prefault", 'p', COMMON_OPTION_FLAG, &prefault, NULL, "of the workers: memory is there before", 0,

@@ -223,15 +223,15 @@ int main(int argc, char **argv)
         {"rounds", 'n', COMMON_OPTION_U64, &rounds, "N", "round trips of each kind (default 2000)", 4,
          1000000},
         {"only", 'o', COMMON_OPTION_STRING, &only, "WHAT",
-         "of the service, measure this alone: null_rpc_unix, null_rpc_tcp, null_rpc_nng, "
+         "of the service, measure only this: null_rpc_unix, null_rpc_tcp, null_rpc_nng, "
          "step_min,\nstep_min_stream, step_32k, step_32k_stream",
          0, 0},
         {"engine", 'e', COMMON_OPTION_STRING, &engine, "NAME", "stream (default), mpi, or nccl on GPUs", 0,
          0},
         {"device", 'd', COMMON_OPTION_STRING, &device, "WHAT",
-         "where workers compute: auto (default: they share GPUs out), cpu, cuda:N", 0, 0},
+         "where workers compute: auto (default: GPUs are divided between them), cpu, cuda:N", 0, 0},
         {"traced", 't', COMMON_OPTION_FLAG, &want_traces, NULL,
-         "ask for traces and print where the time went", 0, 0},
+         "request traces and print where the time went", 0, 0},
         {0},
     };
     const struct bench_program program = {

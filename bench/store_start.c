@@ -54,7 +54,6 @@ static bool open_store(struct start *s, const char *path)
     if (!s->store || worker_files_open(path, &files, &s->err) != COMMON_OK ||
         worker_disk_new(s->loop, files, &options, &s->disk, &s->err) != COMMON_OK)
         return false;
-    worker_store_set_disk(s->store, s->disk);
     return worker_disk_load(s->disk, s->store, &s->sessions, &s->err) == COMMON_OK;
 }
 
@@ -159,12 +158,12 @@ int main(int argc, char **argv)
         {"chunks", 'c', COMMON_OPTION_U64, &n_chunks, "N", "of each (default 1)", 1, 1024},
         {"rows", 'r', COMMON_OPTION_U64, &rows, "N", "of each chunk and layer (default 16)", 1, CHUNK},
         {"forgets", 'f', COMMON_OPTION_FLAG, &forgets, NULL, "sessions forget what no row can see", 0, 0},
-        {"folder", 'd', COMMON_OPTION_STRING, &folder, "DIR", "where the store is made (default .)", 0, 0},
+        {"folder", 'd', COMMON_OPTION_STRING, &folder, "DIR", "folder for the store (default .)", 0, 0},
         {0},
     };
     const struct bench_program program = {
         .name = "store_start",
-        .about = "What a start on a worker's --store costs, in one thread: a directory is made, and read.",
+        .about = "Measures a start on a worker's --store in one thread: a directory is written, then read.",
         .options = options,
         .json = &json,
         .measure = run,

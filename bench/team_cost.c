@@ -230,7 +230,7 @@ static bool measure(const char *how, uint32_t workers, uint32_t tokens)
     if (ok)
         report_line(json, fields);
     else
-        fprintf(stderr, "team_cost: a peer with team '%s' has gone\n", how);
+        fprintf(stderr, "team_cost: a peer with team '%s' is gone\n", how);
     return ok;
 }
 
@@ -264,7 +264,7 @@ int main(int argc, char **argv)
     const struct bench_program program = {
         .name = "team_cost",
         .about = "Steps over 1 and 4 workers of one host, by the kind of team that computes them: time,\n"
-                 "processor time of all workers, and what they burn when idle.",
+                 "processor time of all workers, and their processor time when idle.",
         .options = options,
         .json = &json,
         .measure = measure_all,

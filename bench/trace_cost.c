@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a trace (docs/operating/tracing.md) costs a one-token step, beside the plain step of the same run: the kinds take
-// turns, step by step, on clusters that stand beside each other. With --before, the plain step of another build's daemons,
-// too.
+// What a trace (docs/operating/tracing.md) costs a one-token step, beside the plain step of the same run: the
+// kinds take turns, step by step, on clusters that stand beside each other. With --before, the plain step of
+// another build's daemons, too.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@ static const struct kind {
 } kinds[] = {
     {"plain", NULL, QUIET},
     {"unsampled", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00", QUIET},
-    {"sampled, nobody exports", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", QUIET},
+    {"sampled, not exported", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", QUIET},
     {"plain, daemons that may export", NULL, EXPORTING},
     {"sampled, exported", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", EXPORTING},
     {"plain, --before", NULL, BEFORE},
@@ -166,10 +166,9 @@ int main(int argc, char **argv)
     };
     const struct bench_program program = {
         .name = "trace_cost",
-        .about = "What a trace costs a one-token step: one that is not sampled, one that is and goes "
-                 "nowhere, and one\n"
-                 "whose spans client-side nobody, and all daemons, export. p50, p99, and p50 beside the "
-                 "plain step's.",
+        .about = "Measures what a trace costs a one-token step: not sampled, sampled but not exported, and "
+                 "with spans exported by\n"
+                 "all daemons. p50, p99, and p50 beside the plain step's.",
         .options = options,
         .json = &json,
         .measure = run,

@@ -44,10 +44,10 @@ static enum common_code read_all(const char *path, int fd, char *text, struct co
     if (n < 0)
         return refuse_file(path, strerror(errno), err);
     if (len > COMMON_CONFIG_BYTES)
-        return refuse_file(path, "it is longer than 64 KiB, and no configuration", err);
+        return refuse_file(path, "it is longer than 64 KiB and not a configuration", err);
     text[len] = '\0';
     if (strlen(text) != len)
-        return refuse_file(path, "it has a zero byte, and is no text", err);
+        return refuse_file(path, "it has a zero byte and is not text", err);
     return COMMON_OK;
 }
 
@@ -60,10 +60,9 @@ static enum common_code open_file(const char *path, bool may_be_absent, int *out
     if (fd < 0 && errno == ENOENT && may_be_absent)
         return COMMON_OK;
     if (fd < 0 && errno == EACCES)
-        return refuse_file(path,
-                           "Permission denied: the user of this daemon has to be able to read it, and to "
-                           "search its folders",
-                           err);
+        return refuse_file(
+            path, "Permission denied: the daemon's user must be able to read it and to search its folders",
+            err);
     if (fd < 0)
         return refuse_file(path, strerror(errno), err);
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
@@ -71,7 +70,8 @@ static enum common_code open_file(const char *path, bool may_be_absent, int *out
         return COMMON_OK;
     }
     close(fd);
-    return refuse_file(path, S_ISDIR(status.st_mode) ? "it is a folder, not a file" : "it is no regular file",
+    return refuse_file(path,
+                       S_ISDIR(status.st_mode) ? "it is a folder, not a file" : "it is not a regular file",
                        err);
 }
 
@@ -221,16 +221,16 @@ static enum common_code read_line(const struct line *line, char *text, struct co
         return refuse_line(line, name, "belongs on the command line", err);
     struct setting *setting = &line->config->settings[option - line->command->options];
     if (setting->line) {
-        snprintf(why, sizeof why, "stands in line %u already", setting->line);
+        snprintf(why, sizeof why, "is already set in line %u", setting->line);
         return refuse_line(line, name, why, err);
     }
     if (!*value)
-        return refuse_line(line, name, "has no value; one that is empty is written \"\"", err);
+        return refuse_line(line, name, "has no value; write an empty value as \"\"", err);
     if (*value == '"') {
         if (!unquote(value))
             return refuse_line(line, name, "its value begins with a quote and does not end with one", err);
     } else if (common_config_has_comment(value)) {
-        return refuse_line(line, name, "a comment stands on a line of its own; a value with '#' in quotes",
+        return refuse_line(line, name, "put a comment on a line of its own and a value with '#' in quotes",
                            err);
     }
     setting->line = line->number;

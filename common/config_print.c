@@ -83,12 +83,13 @@ enum common_code common_config_print(const struct common_command *command,
 {
     for (size_t i = 0; i < config->n; i++)
         if (config->settings[i].value && common_config_has_control(config->settings[i].value))
-            return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                    "--print-config: --%s has a control character, which a file cannot have",
-                                    config->settings[i].name);
+            return common_error_set(
+                err, COMMON_INVALID_ARGUMENT,
+                "--print-config: --%s has a control character, which the file cannot contain",
+                config->settings[i].name);
     fprintf(to,
-            "# %s %s: name = value; '%s --help' says what they mean.\n"
-            "# What has its default is a comment.\n",
+            "# %s %s: name = value; '%s --help' explains them.\n"
+            "# Options at their defaults are comments.\n",
             command->program, BANYAN_VERSION, command->program);
     for (size_t i = 0; i < config->n; i++) {
         const struct common_option *option = &command->options[i];

@@ -45,8 +45,8 @@ void common_daemon_set_log(const struct common_daemon *daemon)
     common_log_set_rate((uint32_t)daemon->log_rate);
 }
 
-// A credential that systemd hands over, as a file where no option names another. An empty line is none: the units'
-// default, for machines without /etc/banyan/token.
+// A credential that systemd hands over, as a file where no option names another. An empty line is none: the
+// units' default, for machines without /etc/banyan/token.
 static enum common_code default_file(const char *name, char **path, const char **file,
                                      struct common_error *err)
 {
@@ -119,8 +119,8 @@ void common_daemon_reloaded(struct common_daemon *daemon, struct common_daemon *
     for (; *reloads; reloads++)
         if (common_config_differs(before, fresh->config, *reloads) && used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", *reloads);
-    common_log_info("signal=HUP: read again file=%s: %s%s", path ? path : "(absent)",
-                    used ? "new are " : "nothing is new", names);
+    common_log_info("signal=HUP: reloaded file=%s: %s%s", path ? path : "(absent)",
+                    used ? "changed: " : "nothing changed", names);
     if (common_config_differences(daemon->config, fresh->config, all, names, sizeof names))
         common_log_warn("signal=HUP: needs a restart: %s", names);
     common_config_free(daemon->loaded);
@@ -164,7 +164,7 @@ void common_daemon_retrace(const struct common_daemon *fresh, struct common_trac
     if (!fresh)
         common_tracer_reopen(tracer);
     else if (common_tracer_set(tracer, &fresh->trace, &err) != COMMON_OK)
-        common_log_error("signal=HUP: spans go where they went: %s", err.message);
+        common_log_error("signal=HUP: the destination of spans is unchanged: %s", err.message);
 }
 
 enum common_code common_daemon_harden(const struct common_daemon *daemon, const char *program,
@@ -177,9 +177,8 @@ enum common_code common_daemon_harden(const struct common_daemon *daemon, const 
         .format = (enum common_log_format)nth_of(formats, daemon->log_format, COMMON_LOG_TEXT),
         .program = program};
     if (harden.seccomp == COMMON_SECCOMP_LOG)
-        common_log_warn(
-            "--seccomp=log: calls that enforce would refuse go to the kernel's log (type=1326) and "
-            "happen");
+        common_log_warn("--seccomp=log: calls that enforce would block are allowed and written to the "
+                        "kernel's log (type=1326)");
     return common_harden_enter(&harden, err);
 }
 
@@ -212,7 +211,7 @@ void common_daemon_raise_files(uint64_t needed)
     if (setrlimit(RLIMIT_NOFILE, &files) != 0)
         files.rlim_cur = before;
     if (files.rlim_cur < needed)
-        common_log_warn("this process may have %llu files and connections, and its limits allow %llu: raise "
+        common_log_warn("this process may need %llu files and connections, and its limits allow %llu: raise "
                         "the hard limit (ulimit -Hn), or lower --max-clients",
                         (unsigned long long)files.rlim_cur, (unsigned long long)needed);
 }
@@ -247,8 +246,8 @@ enum common_code common_daemon_load_keys(struct common_daemon *daemon, struct co
         code = common_secret_load_or_create(file, &daemon->secret, err);
         if (code == COMMON_OK) // others that have one already refuse this daemon, or are refused by it
             common_log_warn(
-                "there was no cluster secret, and a new one was made file=%s: all daemons of a cluster need "
-                "the same one, so copy this file to its other hosts, or theirs to here",
+                "there was no cluster secret, and a new one was created file=%s: all daemons of a cluster "
+                "need the same one, so copy this file to the other hosts, or theirs to here",
                 file);
     }
     if (code == COMMON_OK && daemon->token_file)
@@ -316,7 +315,7 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     } else if (signals->reload) {
         signals->reload(signals->arg);
     } else { // without a handler it would end the daemon without a word
-        common_log_info("signal=HUP: nothing is reloaded, this process goes on");
+        common_log_info("signal=HUP: nothing to reload");
     }
 }
 
@@ -386,7 +385,7 @@ enum common_code common_signals_watch_input(struct common_signals *signals, stru
     if (fstat(STDIN_FILENO, &input) != 0 ||
         !(S_ISFIFO(input.st_mode) || S_ISSOCK(input.st_mode) || isatty(STDIN_FILENO)))
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "--stop-on-eof: standard input is no pipe, socket or terminal");
+                                "--stop-on-eof: standard input is not a pipe, socket or terminal");
     signals->input =
         event_new(common_loop_base(signals->loop), STDIN_FILENO, EV_READ | EV_PERSIST, on_input, signals);
     if (!signals->input || event_add(signals->input, NULL) != 0)

@@ -44,12 +44,12 @@ struct common_daemon {
     struct common_tls *tls;
 };
 
-// Entries of a table of options (common/options.h), for the same options in every daemon. `token`, `ready` and
-// `serves` are the sentences of --help that differ.
+// Entries of a table of options (common/options.h), for the same options in every daemon. `token`, `ready`
+// and `serves` are the sentences of --help that differ.
 #define COMMON_DAEMON_SECRET_OPTION(daemon)                                                                  \
     {                                                                                                        \
         "secret-file", 's', COMMON_OPTION_STRING, &(daemon)->secret_file, "PATH",                            \
-            "The cluster's secret, the same on all its hosts; made when it is absent.\n"                     \
+            "The cluster's secret, the same on all hosts; created if it does not exist.\n"                   \
             "Default: ${XDG_STATE_HOME:-~/.local/state}/banyan/cluster.secret.",                             \
             0, 0                                                                                             \
     }
@@ -64,7 +64,7 @@ struct common_daemon {
 #define COMMON_DAEMON_EOF_OPTION(daemon)                                                                     \
     {                                                                                                        \
         "stop-on-eof", 0, COMMON_OPTION_FLAG, &(daemon)->stop_on_eof, NULL,                                  \
-            "End as after SIGTERM when standard input ends: for a program that starts this daemon,\n"        \
+            "Stop as on SIGTERM when standard input ends: for a program that starts this daemon,\n"          \
             "holds the other end of the pipe, and may itself be killed.",                                    \
             0, 0                                                                                             \
     }
@@ -75,13 +75,13 @@ struct common_daemon {
 #define COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon)                                                           \
     {                                                                                                        \
         "http-insecure", 0, COMMON_OPTION_FLAG, &(daemon)->http_insecure, NULL,                              \
-            "Let --http be another address than loopback, though it asks nobody for a token.", 0, 0          \
+            "Allow --http beyond loopback although it asks for no token.", 0, 0                              \
     }
 #define COMMON_DAEMON_HTTP_TLS_OPTION(daemon)                                                                \
     {                                                                                                        \
         "http-tls", 0, COMMON_OPTION_STRING, &(daemon)->http_tls, "auto|on|off",                             \
-            "Whether --http speaks HTTPS, with --tls-cert: auto is on where others can reach\n"              \
-            "it, and off on loopback. Default: auto.",                                                       \
+            "Whether --http uses HTTPS, with --tls-cert: auto is on if others can reach it and\n"            \
+            "off on loopback. Default: auto.",                                                               \
             0, 0                                                                                             \
     }
 #define COMMON_DAEMON_TLS_OPTIONS(daemon)                                                                    \
@@ -90,9 +90,9 @@ struct common_daemon {
      COMMON_OPTION_STRING,                                                                                   \
      &(daemon)->tls_cert,                                                                                    \
      "FILE",                                                                                                 \
-     "This daemon's certificate (PEM), and those between it and the authority's; it says\n"                  \
-     "the daemon's role ('banyanctl pki issue' makes one). With it tls:// and nng+tls://\n"                  \
-     "can be listened at and dialled. SIGHUP reads the three files again. Default: no TLS.",                 \
+     "This daemon's certificate (PEM) and those between it and the authority's; it names\n"                  \
+     "the daemon's role ('banyanctl pki issue' makes one). It enables tls:// and nng+tls://\n"               \
+     "endpoints. SIGHUP reads the three files again. Default: no TLS.",                                      \
      0,                                                                                                      \
      0},                                                                                                     \
         {"tls-key",                                                                                          \
@@ -100,7 +100,7 @@ struct common_daemon {
          COMMON_OPTION_STRING,                                                                               \
          &(daemon)->tls_key,                                                                                 \
          "FILE",                                                                                             \
-         "Its key (PEM, not encrypted), readable for nobody else. Default: systemd's\n"                      \
+         "Its key (PEM, not encrypted), readable only by the daemon's user. Default: systemd's\n"            \
          "credential 'tls.key'.",                                                                            \
          0,                                                                                                  \
          0},                                                                                                 \
@@ -109,13 +109,13 @@ struct common_daemon {
          COMMON_OPTION_STRING,                                                                               \
          &(daemon)->tls_ca,                                                                                  \
          "FILE",                                                                                             \
-         "Certificates of the authorities that are believed (PEM): one, or two for a while\n"                \
-         "when the authority changes. Default: none.",                                                       \
+         "CA certificates to trust (PEM): one, or two for a while\n"                                         \
+         "while the authority changes. Default: none.",                                                      \
          0,                                                                                                  \
          0},                                                                                                 \
     {                                                                                                        \
         "tls-client-cert", 0, COMMON_OPTION_STRING, &(daemon)->tls_client_cert, "require|off",               \
-            "Whether clients, and browsers at --http, must show a certificate as well.\n"                    \
+            "Whether clients, and browsers at --http, must show a certificate too.\n"                        \
             "Daemons always must. Default: off.",                                                            \
             0, 0                                                                                             \
     }
@@ -125,15 +125,15 @@ struct common_daemon {
      COMMON_OPTION_STRING,                                                                                   \
      &(daemon)->seccomp,                                                                                     \
      "enforce|log|off",                                                                                      \
-     "System calls that a daemon has no use for: they fail, and those that only an intruder\n"               \
-     "makes end the process (enforce); they are written to the kernel's log (log); or there\n"               \
-     "is no filter (off). Default: enforce.",                                                                \
+     "What happens to system calls that no daemon needs: they fail, and those that only an\n"                \
+     "intruder makes end the process (enforce); they are allowed and written to the kernel's\n"              \
+     "log (log); or they are not filtered (off). Default: enforce.",                                         \
      0,                                                                                                      \
      0},                                                                                                     \
     {                                                                                                        \
         "core-dumps", 0, COMMON_OPTION_FLAG, &(daemon)->core_dumps, NULL,                                    \
-            "Let this process dump core, and debuggers of its user attach. A dump has the\n"                 \
-            "cluster's secret and tokens, but no keys and values that are stored.",                          \
+            "Allow core dumps, and debuggers of the same user to attach. A dump contains the\n"              \
+            "cluster's secret and tokens, but no stored keys and values.",                                   \
             0, 0                                                                                             \
     }
 #define COMMON_DAEMON_LOG_OPTIONS(daemon)                                                                    \
@@ -142,7 +142,7 @@ struct common_daemon {
      COMMON_OPTION_STRING,                                                                                   \
      &(daemon)->log_level,                                                                                   \
      "error|warn|info|debug",                                                                                \
-     "How much is logged. Default: BANYAN_LOG, else info.",                                                  \
+     "Least severe level to log. Default: BANYAN_LOG, else info.",                                           \
      0,                                                                                                      \
      0},                                                                                                     \
         {"log-format",                                                                                       \
@@ -150,14 +150,14 @@ struct common_daemon {
          COMMON_OPTION_STRING,                                                                               \
          &(daemon)->log_format,                                                                              \
          "text|json|journald",                                                                               \
-         "How: lines for people, JSON objects, one a line, or records of systemd's journal\n"                \
-         "(where stderr is not the journal: lines that begin with <PRIORITY>). Default: text.",              \
+         "Format of the log: text, JSON objects (one per line) or records for systemd's journal\n"           \
+         "(if stderr is not the journal: lines that begin with <PRIORITY>). Default: text.",                 \
          0,                                                                                                  \
          0},                                                                                                 \
     {                                                                                                        \
         "log-rate", 0, COMMON_OPTION_U64, &(daemon)->log_rate, "N",                                          \
-            "Of records of one kind at most so many a second, then how many were left out; 0: all.\n"        \
-            "An ERROR that comes once is never left out, nor is what --log-level=debug adds.\n"              \
+            "Log at most so many records of one kind per second, then how many were left out; 0:\n"          \
+            "all. A single ERROR is never left out, nor is what --log-level=debug adds.\n"                   \
             "Default: 100.",                                                                                 \
             0, 1u << 20                                                                                      \
     }
@@ -167,13 +167,13 @@ struct common_daemon {
      COMMON_OPTION_STRING,                                                                                   \
      &(daemon)->trace.file,                                                                                  \
      "FILE",                                                                                                 \
-     "Append spans of traced steps to this file, lines of OTLP JSON. SIGHUP opens it anew.\n"                \
+     "Append spans of traced steps to this file as lines of OTLP JSON. SIGHUP reopens it.\n"                 \
      "Default: nowhere.",                                                                                    \
      0,                                                                                                      \
      0},                                                                                                     \
     {                                                                                                        \
         "trace-otlp", 0, COMMON_OPTION_STRING, &(daemon)->trace.otlp, "URL",                                 \
-            "Send spans of traced steps to a collector, OTLP over HTTP as JSON:\n"                           \
+            "Send spans of traced steps to a collector as OTLP JSON over HTTP:\n"                            \
             "http://HOST:4318/v1/traces. Default: nowhere.",                                                 \
             0, 0                                                                                             \
     }
@@ -183,40 +183,43 @@ struct common_daemon {
      COMMON_OPTION_STRING,                                                                                   \
      &(daemon)->file.path,                                                                                   \
      "FILE",                                                                                                 \
-     "Read options from this file, too: 'name = value' lines and '#' comments; the command\n"                \
-     "line wins. -FILE: it may be absent. Default: no file.",                                                \
+     "Also read options from this file: 'name = value' lines and '#' comments; the command\n"                \
+     "line takes precedence. -FILE: it may be absent. Default: no file.",                                    \
      0,                                                                                                      \
      0},                                                                                                     \
     {                                                                                                        \
         "print-config", 0, COMMON_OPTION_FLAG, &(daemon)->file.print, NULL,                                  \
-            "Print all options, their values and where those are from, in the form of that file,\n"          \
-            "and exit.",                                                                                     \
+            "Print all options, their values and where those come from, in the format of that\n"             \
+            "file, and exit.",                                                                               \
             0, 0                                                                                             \
     }
 
-// Parses, with the file of --config, and refuses arguments that are no options. As common_config_read. Answers what shells
-// and the build ask (common/complete.h, common/tables.h), and --print-config, with CANCELLED, too.
+// Parses, with the file of --config, and refuses arguments that are no options. As common_config_read.
+// Answers what shells and the build ask (common/complete.h, common/tables.h), and --print-config, with
+// CANCELLED, too.
 enum common_code common_daemon_parse(struct common_daemon *daemon, const struct common_command *command,
                                      int argc, char **argv, struct common_error *err);
 void common_daemon_set_log(const struct common_daemon *daemon); // as it was parsed
 void common_daemon_fini(struct common_daemon *daemon);          // all zero, or after parse, is fine
 
-// After SIGHUP. `fresh` was parsed from the same arguments again, and those of its options that `reloads` names (NULL
-// ends it) have been taken: sets the log, says in the log what is new and what needs a restart, and keeps fresh's
-// configuration. fresh is to be freed all the same.
+// After SIGHUP. `fresh` was parsed from the same arguments again, and those of its options that `reloads`
+// names (NULL ends it) have been taken: sets the log, says in the log what is new and what needs a restart,
+// and keeps fresh's configuration. fresh is to be freed all the same.
 void common_daemon_reloaded(struct common_daemon *daemon, struct common_daemon *fresh,
                             const char *const *reloads);
 
-// Loads the secret, or makes it and the folders above its default path, with a line in the log; loads the token. Never
-// INVALID_ARGUMENT: what is wrong with a file is no mistake on the command line.
+// Loads the secret, or makes it and the folders above its default path, with a line in the log; loads the
+// token. Never INVALID_ARGUMENT: what is wrong with a file is no mistake on the command line.
 enum common_code common_daemon_load_keys(struct common_daemon *daemon, struct common_error *err);
 
-// Reads --tls-cert, --tls-key and --tls-ca, with a line in the log; none of them: nothing. `uri` is what the certificate
-// must say of this daemon's role. INVALID_ARGUMENT: some are given, others not; codes of common_tls_new else, with
-// FAILED_PRECONDITION in INVALID_ARGUMENT's place; PERMISSION_DENIED: it is another role's.
+// Reads --tls-cert, --tls-key and --tls-ca, with a line in the log; none of them: nothing. `uri` is what the
+// certificate must say of this daemon's role. INVALID_ARGUMENT: some are given, others not; codes of
+// common_tls_new else, with FAILED_PRECONDITION in INVALID_ARGUMENT's place; PERMISSION_DENIED: it is another
+// role's.
 enum common_code common_daemon_load_tls(struct common_daemon *daemon, const char *uri,
                                         struct common_error *err);
-// After SIGHUP: reads these files again. What cannot be used changes nothing. With a line in the log. OK where there are none.
+// After SIGHUP: reads these files again. What cannot be used changes nothing. With a line in the log. OK
+// where there are none.
 enum common_code common_daemon_reload_tls(const struct common_daemon *daemon, const char *uri,
                                           struct common_error *err);
 // What --http is to speak: NULL, or the daemon's TLS. INVALID_ARGUMENT: --http-tls on, and no certificate.
@@ -227,13 +230,13 @@ bool common_daemon_wants_client_certs(const struct common_daemon *daemon); // --
 enum common_code common_daemon_harden(const struct common_daemon *daemon, const char *program,
                                       enum common_harden_set set, struct common_error *err);
 
-// ${XDG_STATE_HOME:-~/.local/state}/banyan/NAME, on the heap. A variable that is not an absolute path counts as
-// unset. FAILED_PRECONDITION: neither is set; `option` is what the user should give instead ("--store").
+// ${XDG_STATE_HOME:-~/.local/state}/banyan/NAME, on the heap. A variable that is not an absolute path counts
+// as unset. FAILED_PRECONDITION: neither is set; `option` is what the user should give instead ("--store").
 enum common_code common_daemon_state_path(const char *name, const char *option, char **out,
                                           struct common_error *err);
 
-// Lets the process have as many descriptors as the system allows it, and warns where `needed` are more than that: then
-// connections are refused before the daemon's own limits are reached.
+// Lets the process have as many descriptors as the system allows it, and warns where `needed` are more than
+// that: then connections are refused before the daemon's own limits are reached.
 void common_daemon_raise_files(uint64_t needed);
 
 // Makes the folders above a path, for the user alone. What is wrong with them shows when the file is made.
@@ -242,29 +245,29 @@ void common_daemon_make_folders(const char *path);
 // Writes one line, in the place of what was there: complete or not at all. FAILED_PRECONDITION.
 enum common_code common_daemon_write_ready(const char *path, const char *line, struct common_error *err);
 
-// For main. What parsing returned as an exit code, told on stderr: CLEAN after --help and --version, USAGE for
-// INVALID_ARGUMENT, START for the rest.
+// For main. What parsing returned as an exit code, reported on stderr: CLEAN after --help and --version,
+// USAGE for INVALID_ARGUMENT, START for the rest.
 enum common_daemon_exit common_daemon_refuse(const char *program, enum common_code code,
                                              const struct common_error *err);
 
-// The tracer of a daemon, as it was parsed. `service` and `instance` say whose its spans are, beside host, process and
-// version. Codes of common_tracer_set.
+// The tracer of a daemon, as it was parsed. `service` and `instance` say whose its spans are, beside host,
+// process and version. Codes of common_tracer_set.
 enum common_code common_daemon_trace(const struct common_daemon *daemon, struct common_loop *loop,
                                      const char *service, const char *instance, struct common_tracer **out,
                                      struct common_error *err);
-// After SIGHUP: takes where spans go from what was parsed again; NULL: the file is opened anew, and that is all. What cannot
+// After SIGHUP: takes where spans go from what was parsed again; NULL: only the file is reopened. What cannot
 // be taken is said in the log, and nothing has changed then.
 void common_daemon_retrace(const struct common_daemon *fresh, struct common_tracer *tracer);
 
-// SIGTERM and SIGINT on the loop's thread, with a line in the log; SIGHUP, too: `reload`, where it is not NULL.
-// SIGPIPE is ignored from here on. What waits in lines for the log is swept, and what waits to be wiped among blocks
-// (common/block.h). Free before the loop. RESOURCE_EXHAUSTED.
+// SIGTERM and SIGINT on the loop's thread, with a line in the log; SIGHUP, too: `reload`, where it is not
+// NULL. SIGPIPE is ignored from here on. What waits in lines for the log is swept, and what waits to be wiped
+// among blocks (common/block.h). Free before the loop. RESOURCE_EXHAUSTED.
 struct common_signals;
 enum common_code common_signals_new(struct common_loop *loop, common_loop_fn leave, common_loop_fn reload,
                                     void *arg, struct common_signals **out);
-// --stop-on-eof: calls `leave`, once, when standard input ends, which is when every process that holds a pipe's other end
-// has closed it or has ended, in whatever way. What arrives before that is thrown away. FAILED_PRECONDITION: standard
-// input is a file or /dev/null; RESOURCE_EXHAUSTED.
+// --stop-on-eof: calls `leave`, once, when standard input ends, which is when every process that holds a
+// pipe's other end has closed it or has ended, in whatever way. What arrives before that is thrown away.
+// FAILED_PRECONDITION: standard input is a file or /dev/null; RESOURCE_EXHAUSTED.
 enum common_code common_signals_watch_input(struct common_signals *signals, struct common_error *err);
 void common_signals_free(struct common_signals *signals); // NULL is allowed
 

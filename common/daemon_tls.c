@@ -30,7 +30,7 @@ static enum common_code check_role(const struct common_tls *tls, const char *fil
         return COMMON_OK;
     return common_error_set(
         err, COMMON_PERMISSION_DENIED,
-        "the certificate in '%.200s' is not that of such a daemon: it lacks the URI %s in its "
+        "the certificate in '%.200s' is not for this kind of daemon: it lacks the URI %s in its "
         "subjectAltName; 'banyanctl pki issue --role=%s' makes one",
         file, uri, strchr(uri, ':') ? strchr(uri, ':') + 1 : uri);
 }
@@ -45,12 +45,12 @@ enum common_code common_daemon_load_tls(struct common_daemon *daemon, const char
         if (!common_daemon_wants_client_certs(daemon))
             return COMMON_OK;
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--tls-client-cert require goes with --tls-cert, --tls-key and --tls-ca");
+                                "--tls-client-cert require needs --tls-cert, --tls-key and --tls-ca");
     }
     if (!files.cert || !files.key || !files.ca)
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,
-            "a daemon that speaks TLS needs all of --tls-cert, --tls-key and --tls-ca: %s is missing",
+            "a daemon that uses TLS needs all of --tls-cert, --tls-key and --tls-ca: %s is missing",
             !files.cert  ? "--tls-cert"
             : !files.key ? "--tls-key"
                          : "--tls-ca");
@@ -86,9 +86,9 @@ enum common_code common_daemon_reload_tls(const struct common_daemon *daemon, co
     if (code == COMMON_OK)
         code = common_tls_reload(daemon->tls, err);
     if (code == COMMON_OK)
-        log_ends(daemon->tls, files.cert, "signal=HUP: certificates are read again:");
+        log_ends(daemon->tls, files.cert, "signal=HUP: certificates reloaded:");
     else
-        common_log_error("signal=HUP: certificates stay as they were: %s", err->message);
+        common_log_error("signal=HUP: certificates are unchanged: %s", err->message);
     return code;
 }
 
@@ -103,7 +103,7 @@ enum common_code common_daemon_http_tls(const struct common_daemon *daemon, bool
     bool on = strcmp(daemon->http_tls, "on") == 0, off = strcmp(daemon->http_tls, "off") == 0;
     if (on && !daemon->tls)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--http-tls on goes with --tls-cert, --tls-key and --tls-ca");
+                                "--http-tls on needs --tls-cert, --tls-key and --tls-ca");
     *out = on || (!off && !is_loopback) ? daemon->tls : NULL;
     return COMMON_OK;
 }

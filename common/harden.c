@@ -17,7 +17,8 @@ static struct {
     const char *program;
 } told;
 
-// core(5): a pattern that names a program is not held by a limit of 0, but by 1; and no file is as small as that.
+// core(5): a pattern that names a program is not held by a limit of 0, but by 1; and no file is as small as
+// that.
 static void limit_cores(rlim_t soft)
 {
     const struct rlimit limit = {soft, 1};
@@ -64,13 +65,13 @@ static void on_refused(int number, siginfo_t *info, void *context)
     n = append(line, n, sizeof line, told.after);
     ssize_t written = write(STDERR_FILENO, line, n);
     (void)written;
-    // SA_RESETHAND has taken this handler away, and the filter lets nobody set another.
+    // SA_RESETHAND has taken this handler away, and the filter allows no other.
     syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), SIGSYS);
     _exit(128 + SIGSYS);
 }
 
 #define WHY                                                                                                  \
-    ", which a daemon has no use for: it did not happen, and this process ends. Somebody may have taken it " \
+    ", which no daemon needs: the call was blocked and this process ends. It may have been taken "           \
     "over, or a library needs --seccomp=off"
 
 static void set_line(const struct common_harden *harden)
@@ -100,10 +101,10 @@ static enum common_code enter_filter(const struct common_harden *harden, struct 
     set_line(harden);
     if (sigaction(SIGSYS, &action, NULL) != 0 ||
         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) != 0)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the system does not take the filter of system calls: %s; --seccomp=off "
-                                "starts without it",
-                                strerror(errno));
+        return common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "the system rejects the filter of system calls: %s; --seccomp=off starts without it",
+            strerror(errno));
     return COMMON_OK;
 }
 

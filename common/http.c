@@ -48,7 +48,8 @@ struct common_http {
 
 // ---- what is asked ------------------------------------------------------------------------------
 
-// A range of Accept, "type/sub;name=value;q=0.5": its weight, 0 where a version is named that is not `version`.
+// A range of Accept, "type/sub;name=value;q=0.5": its weight, 0 where a version is named that is not
+// `version`.
 static double weight_of(const char *range, size_t len, const char *version)
 {
     double weight = 1;
@@ -268,7 +269,7 @@ static void answer(struct evhttp_request *request, struct common_http *http)
     if (!body && a.release)
         a.release((void *)a.body);
     if (!body || (a.len && !body_put(http, body, &a))) {
-        static const char busy[] = "too much is being sent already: try again\n";
+        static const char busy[] = "too much is already being sent: try again\n";
         http_answer(request, 503, "text/plain", busy, sizeof busy - 1);
     } else {
         no_delay(request);
@@ -304,7 +305,7 @@ static uint16_t port_of(evutil_socket_t fd)
                                           : ((struct sockaddr_in *)&at)->sin_port);
 }
 
-// One for each connection, so that certificates that are read anew hold for those that come. NULL: evhttp makes a plain one.
+// One for each connection, so that reloaded certificates apply to new ones. NULL: evhttp makes a plain one.
 static struct bufferevent *make_connection(struct event_base *base, void *arg)
 {
     const struct common_http *http = arg;
@@ -352,7 +353,7 @@ enum common_code common_http_new(struct common_loop *loop, const char *address, 
         common_http_free(http);
         return common_error_set(
             err, COMMON_ALREADY_EXISTS,
-            "--http %.100s cannot be listened on: the address is taken, or not this machine's", address);
+            "cannot listen on --http %.100s: the address is in use, or not this machine's", address);
     }
     snprintf(http->address, sizeof(http->address), "%.*s:%u", (int)(colon - address), address,
              port_of(evhttp_bound_socket_get_fd(bound)));

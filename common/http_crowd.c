@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// evhttp (2.1) tells nobody when a connection ends. So they are counted where they cannot hide, among the events of the loop:
-// once in COMMON_HTTP_CONNECTIONS - LEFT connections at most, and for /metrics.
+// evhttp (2.1) does not report when a connection ends. So they are counted where they cannot hide, among the
+// events of the loop: once in COMMON_HTTP_CONNECTIONS - LEFT connections at most, and for /metrics.
 #include "common/http_crowd.h"
 
 #include <event2/event.h>
@@ -64,7 +64,7 @@ static uint64_t address_of(evutil_socket_t fd)
         return high;
     }
     memcpy(&v4, mapped ? (const void *)&v6->s6_addr[12] : &((struct sockaddr_in *)&at)->sin_addr, sizeof v4);
-    return UINT64_C(0xffff) << 32 | v4; // of IPv6 nobody has that
+    return UINT64_C(0xffff) << 32 | v4; // no IPv6 address is that
 }
 
 static int see(const struct event_base *base, const struct event *event, void *arg)
@@ -128,7 +128,7 @@ void common_http_crowd_enter(struct common_http_crowd *crowd)
     for (uint32_t i = 0; i < seen.n; i++)
         seen.all[i].from = address_of(seen.all[i].fd);
     if (crowd->dropped == 0)
-        common_log_warn("more than %d connections to --http: whoever has the most loses some",
+        common_log_warn("more than %d connections to --http: closing connections of the busiest address",
                         COMMON_HTTP_CONNECTIONS);
     while (seen.n >= LEFT) {
         drop_one(&seen);
@@ -151,13 +151,13 @@ bool common_http_crowd_metrics(struct common_http_crowd *crowd, struct common_me
            common_metrics_put(table,
                               &(struct common_metric_spec){.kind = COMMON_METRIC_GAUGE,
                                                            .name = "banyan_http_connections_max",
-                                                           .help = "How many there may be."},
+                                                           .help = "How many are allowed."},
                               COMMON_HTTP_CONNECTIONS) &&
            common_metrics_put(
                table,
                &(struct common_metric_spec){.kind = COMMON_METRIC_COUNTER,
                                             .name = "banyan_http_dropped_total",
-                                            .help = "Connections to --http that were cut for newer ones."},
+                                            .help = "Connections to --http that were closed for newer ones."},
                (double)crowd->dropped);
 }
 

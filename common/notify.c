@@ -17,8 +17,8 @@
 
 struct common_notify {
     struct common_timer *watchdog;
-    unsigned long long interval_ns; // 0: nobody watches
-    int fd;                         // -1: nobody listens
+    unsigned long long interval_ns; // 0: no watchdog
+    int fd;                         // -1: no listener
     socklen_t len;
     struct sockaddr_un address;
     bool ready, leaving;
@@ -28,7 +28,7 @@ static void say(const struct common_notify *notify, const char *text)
 {
     if (notify->fd >= 0 && sendto(notify->fd, text, strlen(text), MSG_DONTWAIT | MSG_NOSIGNAL,
                                   (const struct sockaddr *)&notify->address, notify->len) < 0)
-        common_log_debug("the service manager was not told: %s", strerror(errno));
+        common_log_debug("cannot notify the service manager: %s", strerror(errno));
 }
 
 static void say_status(const struct common_notify *notify, const char *first, const char *status)
@@ -82,7 +82,7 @@ enum common_code common_notify_new(struct common_loop *loop, struct common_notif
         notify->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         if (notify->fd < 0 || common_timer_new(loop, on_watchdog, notify, &notify->watchdog) != COMMON_OK)
             code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                    "no descriptor or memory to tell the service manager");
+                                    "no descriptor or memory to notify the service manager");
     }
     if (code != COMMON_OK) {
         common_notify_free(notify);
@@ -105,12 +105,6 @@ void common_notify_ready(struct common_notify *notify, const char *status)
     notify->ready = true;
 }
 
-void common_notify_status(struct common_notify *notify, const char *status)
-{
-    if (notify)
-        say_status(notify, "", status);
-}
-
 void common_notify_leaving(struct common_notify *notify, const char *status)
 {
     if (!notify)
@@ -119,7 +113,7 @@ void common_notify_leaving(struct common_notify *notify, const char *status)
     say_status(notify, "STOPPING=1\n", status);
 }
 
-// Its time, so that the manager knows which READY=1 belongs to it (Type=notify-reload, systemd 253).
+// Its time, so that the manager can match READY=1 to it (Type=notify-reload, systemd 253).
 void common_notify_reloading(struct common_notify *notify)
 {
     char text[64];

@@ -158,7 +158,7 @@ static enum common_code set_flag(const struct common_command *command, const str
     char reason[120];
     bool value = !text || strcmp(text, "true") == 0;
     if (!value && strcmp(text, "false") != 0) {
-        snprintf(reason, sizeof reason, "'%.60s' is neither true nor false", text);
+        snprintf(reason, sizeof reason, "'%.60s' is not true or false", text);
         return refuse(command, err, shown, reason);
     }
     *(bool *)option->out = value;

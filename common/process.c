@@ -107,10 +107,10 @@ bool common_process_put(struct common_metrics *table)
               (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
     return put_build(table) && put_stat(table) &&
            put(table, COMMON_METRIC_COUNTER, "process_cpu_seconds_total",
-               "Processor time, of all threads, of the user and of the system.", cpu) &&
+               "Processor time of all threads, user and system.", cpu) &&
            put(table, COMMON_METRIC_GAUGE, "process_open_fds", "Open files and connections.",
                count_files()) &&
            (getrlimit(RLIMIT_NOFILE, &files) != 0 ||
-            put(table, COMMON_METRIC_GAUGE, "process_max_fds", "How many may be open.",
+            put(table, COMMON_METRIC_GAUGE, "process_max_fds", "How many files and connections may be open.",
                 files.rlim_cur == RLIM_INFINITY ? -1 : (double)files.rlim_cur));
 }

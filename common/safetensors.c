@@ -105,7 +105,7 @@ static enum common_code read_tensor(const struct common_safetensors *file, const
         !read_size(json_array_get(offsets, 1), &end))
         return bad(err, name, "'data_offsets' is not a pair of whole numbers >= 0");
     if (begin > end || end > file->data_len)
-        return bad(err, name, "its data lie outside of the file");
+        return bad(err, name, "its data lie outside the file");
     if (!common_size_mul(n_elements, dtypes[kind].bytes, &bytes) || bytes != end - begin)
         return bad(err, name, "its size in bytes does not match its shape");
     out->data = file->data + begin;

@@ -21,8 +21,8 @@
 
 #define HEX_CHARS (2 * COMMON_SECRET_BYTES)
 
-// Whether this file of root's is a credential: systemd alone can write there, and lets this process read it by
-// an ACL (systemd 254 and later), whose mask the group's bits of the mode are then.
+// Whether this file of root's is a credential: systemd alone can write there, and lets this process read it
+// by an ACL (systemd 254 and later), whose mask the group's bits of the mode are then.
 static bool is_credential(const char *path, const struct stat *st)
 {
     const char *folder = getenv("CREDENTIALS_DIRECTORY");
@@ -31,7 +31,7 @@ static bool is_credential(const char *path, const struct stat *st)
            !strchr(path + len + 1, '/') && st->st_uid == 0 && (st->st_mode & 027) == 0;
 }
 
-// A file of root's that nobody else can write, and that root lets a group of ours read: so Kubernetes and Docker mount
+// A file that only root can write and that one of our groups may read: so Kubernetes and Docker mount
 // secrets for a process that is not root.
 static bool is_granted(const struct stat *st)
 {
@@ -68,11 +68,11 @@ enum common_code common_private_read(const char *path, const char *what, char *b
             common_error_set(err, COMMON_INVALID_ARGUMENT, "%s file '%s' is not a regular file", what, path);
     else if (st.st_uid != geteuid() && !is_granted(&st))
         code = common_error_set(err, COMMON_PERMISSION_DENIED,
-                                "%s file '%s' belongs to user %u, not to user %u who reads it", what, path,
-                                (unsigned)st.st_uid, (unsigned)geteuid());
+                                "%s file '%s' belongs to user %u, not to user %u, who is reading it", what,
+                                path, (unsigned)st.st_uid, (unsigned)geteuid());
     else if (st.st_uid == geteuid() && (st.st_mode & 077))
         code = common_error_set(err, COMMON_PERMISSION_DENIED,
-                                "%s file '%s' has mode %04o, so that others can reach it: chmod 600 it", what,
+                                "%s file '%s' has mode %04o, so others can access it: use chmod 600", what,
                                 path, (unsigned)st.st_mode & 07777);
     size_t n = 0;
     char extra;
@@ -166,7 +166,7 @@ static void sync_directory_of(const char *path)
     close(fd);
 }
 
-// Written aside and linked into place: the name appears with the whole contents, and only if nobody was
+// Written aside and linked into place: the name appears with the whole contents, and only if no one was
 // first.
 static enum common_code create_secret(const char *path, struct common_error *err)
 {
@@ -175,13 +175,13 @@ static enum common_code create_secret(const char *path, struct common_error *err
     char temp[PATH_MAX];
     uint64_t unique;
     if (!common_random(&unique, sizeof unique) || !common_random(secret.bytes, sizeof secret.bytes))
-        return common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes for a secret");
+        return common_error_set(err, COMMON_UNAVAILABLE, "cannot get random bytes for a secret");
     int n = snprintf(temp, sizeof temp, "%s.%016llx.tmp", path, (unsigned long long)unique);
     if (n < 0 || (size_t)n >= sizeof temp)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "secret file name is too long");
     int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
-        return common_error_set(err, COMMON_UNAVAILABLE, "secret file '%s' cannot be made: %s", path,
+        return common_error_set(err, COMMON_UNAVAILABLE, "secret file '%s' cannot be created: %s", path,
                                 strerror(errno));
     for (size_t i = 0; i < COMMON_SECRET_BYTES; i++)
         snprintf(text + 2 * i, 3, "%02x", secret.bytes[i]);
@@ -194,7 +194,7 @@ static enum common_code create_secret(const char *path, struct common_error *err
     if (code == COMMON_OK && link(temp, path) != 0)
         code = errno == EEXIST
                    ? COMMON_ALREADY_EXISTS
-                   : common_error_set(err, COMMON_UNAVAILABLE, "secret file '%s' cannot be made: %s", path,
+                   : common_error_set(err, COMMON_UNAVAILABLE, "secret file '%s' cannot be created: %s", path,
                                       strerror(errno));
     unlink(temp);
     if (code == COMMON_OK)
@@ -211,7 +211,7 @@ enum common_code common_secret_load_or_create(const char *path, struct common_se
     if (code != COMMON_NOT_FOUND)
         return code;
     code = create_secret(path, err);
-    if (code != COMMON_OK && code != COMMON_ALREADY_EXISTS) // somebody else made it meanwhile: take theirs
+    if (code != COMMON_OK && code != COMMON_ALREADY_EXISTS) // another process made it meanwhile: use that one
         return code;
     return common_secret_load(path, out, err);
 }
@@ -224,8 +224,8 @@ enum common_code common_token_load(const char *path, char out[COMMON_TOKEN_MAX +
     if (code == COMMON_NOT_FOUND)
         return common_error_set(
             err, code,
-            "token file '%s' does not exist: make one line of 8 to %d characters, mode 600 "
-            "(umask 077; openssl rand -hex 32 > FILE), the same for coordinator and clients",
+            "token file '%s' does not exist: create it with one line of 8 to %d characters, mode 600 (umask "
+            "077; openssl rand -hex 32 > FILE), the same for coordinator and clients",
             path, COMMON_TOKEN_MAX);
     if (code != COMMON_OK)
         goto wipe;

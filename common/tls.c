@@ -153,12 +153,12 @@ static enum common_code check_time(const X509 *cert, const char *path, struct co
     int after = X509_cmp_current_time(X509_get0_notAfter(cert));
     if (after < 0)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the certificate in '%s' expired on %s: put another there", path,
+                                "the certificate in '%s' expired on %s: replace it", path,
                                 common_tls_date(X509_get0_notAfter(cert), text));
     if (before > 0)
         return common_error_set(
             err, COMMON_FAILED_PRECONDITION,
-            "the certificate in '%s' is valid from %s on only: is this machine's clock right?", path,
+            "the certificate in '%s' is not valid before %s: is this machine's clock right?", path,
             common_tls_date(X509_get0_notBefore(cert), text));
     return COMMON_OK;
 }
@@ -217,7 +217,7 @@ free_chain:
     return code;
 }
 
-// Whom we believe. The three ends share one store.
+// The authorities that we trust. The three ends share one store.
 static enum common_code use_ca(struct tls_set *set, char *const files[3], struct common_error *err)
 {
     STACK_OF(X509_INFO) *found = parse(set->text[CA], files[CA], err);
@@ -300,7 +300,7 @@ static enum common_code set_load(char *const files[3], struct tls_set **out, str
     for (int end = 0; code == COMMON_OK && end < COMMON_TLS_ENDS; end++) {
         set->contexts[end] = context_new((enum common_tls_end)end);
         if (!set->contexts[end])
-            code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "OpenSSL gives no context: %s",
+            code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "OpenSSL cannot create a context: %s",
                                     common_tls_reason());
     }
     if (code == COMMON_OK && files[CERT])

@@ -101,7 +101,7 @@ static void list_hosts(const X509 *cert, char *out, size_t len)
 
 // ---- sentences ------------------------------------------------------------------------------------------
 
-// We do not believe the peer's certificate.
+// We do not trust the peer's certificate.
 static bool explain_verify(const SSL *ssl, const X509 *cert, const char *server, char *out, size_t len)
 {
     long why = SSL_get_verify_result(ssl);
@@ -115,7 +115,7 @@ static bool explain_verify(const SSL *ssl, const X509 *cert, const char *server,
                      common_tls_date(X509_get0_notAfter(cert), text));
         else if (cert)
             snprintf(out, len, "the authority of the peer's certificate has expired: renew the CA");
-        else // OpenSSL keeps no certificate that it does not believe
+        else // OpenSSL keeps no certificate that it does not trust
             snprintf(out, len,
                      "the peer's certificate, or that of its authority, has expired: issue another");
         return true;
@@ -144,7 +144,8 @@ static bool explain_verify(const SSL *ssl, const X509 *cert, const char *server,
         snprintf(out, len, "the peer's certificate has been revoked: issue another for it");
         return true;
     case X509_V_ERR_INVALID_PURPOSE:
-        snprintf(out, len, "the peer's certificate is not for this use (extended key usage): issue another");
+        snprintf(out, len,
+                 "the peer's certificate is not for this purpose (extended key usage): issue another");
         return true;
     default:
         snprintf(out, len, "the peer's certificate is refused: %s", X509_verify_cert_error_string(why));
@@ -157,22 +158,21 @@ static const char *explain_alert(int alert)
 {
     switch (alert) {
     case SSL_AD_UNKNOWN_CA:
-        return "the peer does not believe our certificate: it is from another authority than those of its "
-               "--tls-ca";
+        return "the peer does not trust our certificate: its authority is not in the peer's --tls-ca";
     case SSL_AD_CERTIFICATE_EXPIRED:
         return "the peer says that our certificate has expired: issue another";
     case SSL_AD_CERTIFICATE_REVOKED:
         return "the peer says that our certificate has been revoked: issue another";
     case SSL_AD_CERTIFICATE_REQUIRED:
-        return "the peer demands a certificate: give --tls-cert and --tls-key";
+        return "the peer requires a certificate: give --tls-cert and --tls-key";
     case SSL_AD_BAD_CERTIFICATE:
     case SSL_AD_UNSUPPORTED_CERTIFICATE:
     case SSL_AD_CERTIFICATE_UNKNOWN:
         return "the peer refuses our certificate: its log says why";
     case SSL_AD_PROTOCOL_VERSION:
-        return "the peer does not speak TLS 1.3";
+        return "the peer does not support TLS 1.3";
     case SSL_AD_HANDSHAKE_FAILURE:
-        return "the two ends have no cipher in common, or the peer demands a certificate (--tls-cert, "
+        return "the two ends have no cipher in common, or the peer requires a certificate (--tls-cert, "
                "--tls-key)";
     default:
         return NULL;
@@ -193,16 +193,16 @@ void common_tls_explain(const SSL *ssl, const X509 *refused, const char *server,
     switch (reason) {
     case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
         snprintf(out, len,
-                 "it shows no certificate, and this end demands one: give it --tls-cert and --tls-key");
+                 "it shows no certificate, but this end requires one: give it --tls-cert and --tls-key");
         break;
     case SSL_R_UNSUPPORTED_PROTOCOL:
-        snprintf(out, len, "the peer does not speak TLS 1.3");
+        snprintf(out, len, "the peer does not support TLS 1.3");
         break;
     case SSL_R_UNEXPECTED_EOF_WHILE_READING:
-        snprintf(out, len, "the link was cut off without TLS's word of its end");
+        snprintf(out, len, "the link was cut off without TLS's closing message");
         break;
     case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
-        snprintf(out, len, "what came had been altered on its way (TLS)");
+        snprintf(out, len, "data was altered in transit (TLS)");
         break;
     default:
         if (alert)

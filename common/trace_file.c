@@ -47,8 +47,8 @@ static const char *file_refuses(int fd)
 // -1: no, because of *why.
 static int file_open(const char *path, const char **why)
 {
-    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: neither a pipe without a
-    // reader nor a terminal that is held stops the process.
+    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: neither a pipe
+    // without a reader nor a terminal that is held stops the process.
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
     if (fd < 0) {
         *why = errno == ELOOP   ? "it is a symbolic link: name the file itself"
@@ -68,7 +68,7 @@ static void open_again(struct common_trace_file *file)
     const char *why;
     int fd = file_open(file->path, &why);
     if (fd < 0) {
-        common_log_error("cannot open the file of spans again, the old one is written to file=%s: %s",
+        common_log_error("cannot reopen the file of spans, still writing to the old one file=%s: %s",
                          file->path, why);
         return;
     }
@@ -77,7 +77,7 @@ static void open_again(struct common_trace_file *file)
     file->torn = false;
 }
 
-// A line that has begun is taken away where nobody has written behind it, else ended before the next one.
+// A partial line is removed if nothing was written after it, else ended before the next one.
 static void take_back(struct common_trace_file *file, size_t written)
 {
     struct stat at;
@@ -115,13 +115,13 @@ static bool write_batch(struct common_trace_file *file, const struct common_trac
     file->torn = file->torn && !ended;
     if (ended && write_all(file, batch->text, batch->len)) {
         if (file->failing)
-            common_log_info("spans are written again file=%s dropped=%llu", file->path,
+            common_log_info("spans can be written again file=%s dropped=%llu", file->path,
                             (unsigned long long)dropped);
         file->failing = false;
         return true;
     }
     if (!file->failing)
-        common_log_warn("spans cannot be written, and are dropped file=%s: %s", file->path, strerror(errno));
+        common_log_warn("spans cannot be written and are dropped file=%s: %s", file->path, strerror(errno));
     file->failing = true;
     return false;
 }

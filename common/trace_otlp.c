@@ -291,8 +291,8 @@ static void on_ended(void *arg)
         return;
     }
     if (taken && !o->why[0] && o->failing) {
-        common_log_info("spans are taken again collector=http://%s:%u%s dropped=%" PRIu64, o->host, o->port,
-                        o->path, o->counts.dropped);
+        common_log_info("the collector accepts spans again collector=http://%s:%u%s dropped=%" PRIu64,
+                        o->host, o->port, o->path, o->counts.dropped);
         o->failing = false;
     }
     if (!taken)
@@ -373,11 +373,10 @@ static enum common_code read_url(struct common_trace_otlp *o, const char *url, s
     if (uri)
         evhttp_uri_free(uri);
     return good ? COMMON_OK
-                : common_error_set(
-                      err, COMMON_INVALID_ARGUMENT,
-                      "spans go to http://HOST:PORT/PATH, as http://127.0.0.1:4318/v1/traces, not "
-                      "to '%.200s'",
-                      url);
+                : common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                   "spans go to http://HOST:PORT/PATH, for example "
+                                   "http://127.0.0.1:4318/v1/traces, not to '%.200s'",
+                                   url);
 }
 
 enum common_code common_trace_otlp_new(struct common_loop *loop, const char *url,
@@ -404,7 +403,7 @@ void common_trace_otlp_free(struct common_trace_otlp *o)
     if (!o)
         return;
     if (o->counts.queued)
-        common_log_warn("spans are dropped at the end: the collector has not taken them spans=%" PRIu64,
+        common_log_warn("spans are dropped at the end: the collector did not accept them spans=%" PRIu64,
                         o->counts.queued);
     if (o->lookup)
         evdns_getaddrinfo_cancel(o->lookup);

@@ -92,7 +92,7 @@ static void batch_leave(struct common_tracer *tracer)
 static void end(struct common_tracer *tracer, common_loop_fn finished)
 {
     if (tracer->file && !common_trace_file_flush(tracer->file, tracer->finish_by_ns))
-        common_log_warn("the file of spans is too slow: some are lost");
+        common_log_warn("the file of spans is too slow: some spans are lost");
     finished(tracer->finished_arg);
 }
 
@@ -127,8 +127,8 @@ static bool batch_room(struct common_tracer *tracer, size_t more)
     return true;
 }
 
-// The wall clock may be set while we run. Spans of one moment are to agree to the nanosecond, so that it counts as moved
-// only beyond what reading two clocks takes.
+// The wall clock may be set while we run. Spans of one moment are to agree to the nanosecond, so that it
+// counts as moved only beyond what reading two clocks takes.
 static uint64_t wall_of(struct common_tracer *tracer)
 {
     uint64_t now = common_clock_wall_ns() - common_clock_ns();
@@ -236,9 +236,9 @@ void common_tracer_reopen(struct common_tracer *tracer)
 
 bool common_tracer_put(const struct common_tracer *tracer, struct common_metrics *table)
 {
-    static const char exported[] = "Spans of steps that were exported.",
+    static const char exported[] = "Spans of steps exported.",
                       dropped[] =
-                          "Spans of steps that were not: no memory, a full queue, refused, or a full disk.";
+                          "Spans of steps not exported: no memory, a full queue, refused, or a full disk.";
     struct common_trace_counts none = {0}, file = {0};
     if (!tracer)
         return true;
@@ -254,8 +254,8 @@ bool common_tracer_put(const struct common_tracer *tracer, struct common_metrics
         const struct common_metric_spec specs[] = {
             {COMMON_METRIC_COUNTER, "banyan_trace_exported_spans_total", exported, "to", NULL, to, NULL},
             {COMMON_METRIC_COUNTER, "banyan_trace_dropped_spans_total", dropped, "to", NULL, to, NULL},
-            {COMMON_METRIC_GAUGE, "banyan_trace_queued_spans", "Spans that wait for the collector.", NULL,
-             NULL, NULL, NULL}};
+            {COMMON_METRIC_GAUGE, "banyan_trace_queued_spans", "Spans waiting for the collector.", NULL, NULL,
+             NULL, NULL}};
         if (!common_metrics_put(table, &specs[0], (double)(before->sent + now->sent)) ||
             !common_metrics_put(table, &specs[1], (double)(before->dropped + now->dropped + tracer->lost)) ||
             (i == 1 && !common_metrics_put(table, &specs[2], (double)now->queued)))
@@ -307,7 +307,7 @@ enum common_code common_tracer_new(struct common_loop *loop, const struct common
     tracer->head_len = common_span_head(resource, n, tracer->head, sizeof tracer->head);
     if (!tracer->head_len || !common_random(&tracer->seed, sizeof tracer->seed)) {
         common_tracer_free(tracer);
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system gives no random bytes for spans");
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "cannot get random bytes for spans");
     }
     *out = tracer;
     return COMMON_OK;

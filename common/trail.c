@@ -68,7 +68,7 @@ static bool fails_with(struct common_trail *trail, const char *why)
 {
     snprintf(trail->trouble, sizeof trail->trouble, "%s", why);
     if (trail->works)
-        common_log_error("the audit log cannot be written: what happens meanwhile is not in it file=%s: %s",
+        common_log_error("the audit log cannot be written: records are lost meanwhile file=%s: %s",
                          trail->path, trail->trouble);
     trail->works = false;
     return false;
@@ -173,7 +173,7 @@ static bool say_lost(struct common_trail *trail)
     return true;
 }
 
-// What is to be said before anything else.
+// The records that must come first.
 static bool settle(struct common_trail *trail)
 {
     if (trail->unended && put(trail, "\n", 1) == 0)
@@ -185,7 +185,7 @@ static bool settle(struct common_trail *trail)
 static void worked(struct common_trail *trail)
 {
     if (!trail->works)
-        common_log_info("the audit log is written again file=%s lost=%" PRIu64, trail->path, trail->lost);
+        common_log_info("the audit log can be written again file=%s lost=%" PRIu64, trail->path, trail->lost);
     trail->works = true;
 }
 
@@ -320,7 +320,7 @@ static enum common_code take_tail(struct common_trail *trail, off_t size, struct
             gap_add(&trail->gap, tail.text, tail.len);
         else
             code = common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                    "%.200s is no audit log, or the end of it is damaged: see 'banyanctl "
+                                    "%.200s is not an audit log, or its end is damaged: see 'banyanctl "
                                     "audit-log verify', move it away, or name another file",
                                     trail->path);
     }
@@ -339,15 +339,15 @@ static const char *refuses(int fd, struct stat *st)
     if (S_ISREG(st->st_mode) && st->st_uid != geteuid())
         return "it belongs to another user";
     if (S_ISREG(st->st_mode) && (st->st_mode & 022))
-        return "others can write it: chmod 600 it";
+        return "others can write it: use chmod 600";
     return NULL;
 }
 
 // -1: no, because of *why.
 static int file_open(const char *path, struct stat *st, const char **why)
 {
-    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: a pipe put in its place
-    // does not stop the process.
+    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: a pipe put in
+    // its place does not stop the process.
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
     if (fd < 0) {
         *why = errno == ELOOP ? "it is a symbolic link: name the file itself" : strerror(errno);
@@ -365,7 +365,7 @@ static bool file_lock(int fd, const struct stat *st, const char **why)
 {
     if (!S_ISREG(st->st_mode) || flock(fd, LOCK_EX | LOCK_NB) == 0)
         return true;
-    *why = errno == EWOULDBLOCK ? "another process has it: each coordinator has an audit log of its own"
+    *why = errno == EWOULDBLOCK ? "another process has it open: each coordinator needs its own audit log"
                                 : strerror(errno);
     return false;
 }
@@ -385,7 +385,7 @@ static void say_opened(struct common_trail *trail, bool fresh)
             "the end of the audit log was changed: 'banyanctl audit-log verify' says where file=%s",
             trail->path);
     else if (trail->gap.bytes)
-        common_log_warn("the audit log ended within a record: what was there stays, and a record says so "
+        common_log_warn("the audit log ended within a record: it is kept, and a new record notes this "
                         "file=%s bytes=%" PRIu64,
                         trail->path, trail->gap.bytes);
     trail->works = true;
@@ -444,7 +444,7 @@ enum common_code common_trail_reopen(struct common_trail *trail, struct common_e
     }
     bool empty = !S_ISREG(st.st_mode) || st.st_size == 0;
     if (!empty)
-        why = "there is another file with something in it, and a chain goes on in an empty one: move it away";
+        why = "the new file is not empty, and a chain continues only in an empty one: move it away";
     if (!empty || !file_lock(fd, &st, &why)) {
         close(fd);
         return refuse_file(trail, why, err);

@@ -65,8 +65,8 @@ static enum common_trail_verdict gap_is_bad(struct common_trail_chain *chain)
     uint64_t end = chain->gap.first_line + chain->gap.lines;
     uint64_t first = chain->gap.changed ? chain->gap.changed : chain->gap.first_line;
     snprintf(chain->why, sizeof chain->why, "%s",
-             chain->gap.changed ? "it was changed: its hash is not that of what stands there"
-                                : "it is no record, and no record speaks of it");
+             chain->gap.changed ? "it was changed: its hash does not match its contents"
+                                : "it is not a record, and no record mentions it");
     gap_clear(chain);
     return is_bad(chain, first, end - first);
 }
@@ -83,10 +83,10 @@ static const char *breaks(struct common_trail_chain *chain, const struct common_
     if (place->seq == chain->seq + 1 && strcmp(place->prev, chain->head) == 0)
         return NULL;
     if (place->seq == chain->seq + 1)
-        return "it does not follow the record before it: that was replaced";
+        return "it does not follow the record before it, which was replaced";
     snprintf(chain->why, sizeof chain->why, "record %" PRIu64 " is where record %" PRIu64 " should be: %s",
              place->seq, chain->seq + 1,
-             place->seq > chain->seq ? "records before it are missing" : "it stands at another place");
+             place->seq > chain->seq ? "records before it are missing" : "it is in the wrong place");
     return chain->why;
 }
 
@@ -117,7 +117,7 @@ enum common_trail_verdict common_trail_chain_take(struct common_trail_chain *cha
         gap_clear(chain);
     } else if (common_trail_is(line, len, "log.torn") || common_trail_is(line, len, "log.broken")) {
         // Nothing is before it: what it speaks of was taken away.
-        snprintf(chain->why, sizeof chain->why, "it speaks of lines before it that are not there");
+        snprintf(chain->why, sizeof chain->why, "it mentions earlier lines that are missing");
         verdict = is_bad(chain, chain->line, 1);
     }
     if (!chain->begun) {
@@ -140,8 +140,8 @@ enum common_trail_verdict common_trail_chain_end(struct common_trail_chain *chai
     enum common_trail_verdict verdict = gap_is_bad(chain);
     if (!changed && !several)
         snprintf(chain->why, sizeof chain->why,
-                 "the file ends within a record: a crash does that, and the coordinator says so when it "
-                 "starts again");
+                 "the file ends within a record: a crash does that, and the coordinator notes it when it "
+                 "restarts");
     chain->resumes = true;
     return verdict;
 }

@@ -21,7 +21,8 @@ struct record {
     char text[];
 };
 
-// Numbers of records: 1 <= told + 1 <= done + 1 <= put + 1. Those above `told` are in the ring, those above `done` wait.
+// Numbers of records: 1 <= told + 1 <= done + 1 <= put + 1. Those above `told` are in the ring, those above
+// `done` wait.
 struct common_trail_writer {
     struct common_loop *loop;
     common_trail_done_fn done_fn;
@@ -31,7 +32,7 @@ struct common_trail_writer {
     pthread_cond_t work, idle;
     unsigned refs;      // the owner, the thread, and a mail that is on its way
     bool stop;          // the thread ends when nothing waits
-    bool left;          // nobody hears of anything any more
+    bool left;          // no one is notified any longer
     bool posted, quiet; // quiet: no mail, the owner looks by itself
     bool retry;
     bool busy; // the thread is at the file
@@ -96,7 +97,7 @@ static void reopen(struct common_trail_writer *w)
     w->reopen = false;
     pthread_mutex_unlock(&w->mutex);
     if (common_trail_reopen(w->file, &err) != COMMON_OK)
-        common_log_error("signal=HUP: the audit log goes on in the file that it has: %s", err.message);
+        common_log_error("signal=HUP: the audit log stays in its current file: %s", err.message);
     pthread_mutex_lock(&w->mutex);
 }
 
@@ -104,7 +105,7 @@ static void lose(struct common_trail_writer *w, uint64_t n)
 {
     uint64_t since_ns = w->lost_ns;
     pthread_mutex_unlock(&w->mutex);
-    common_trail_lose(w->file, n, since_ns, "its disk was too slow, and too many records waited");
+    common_trail_lose(w->file, n, since_ns, "its disk was too slow, and too many records were waiting");
     common_trail_retry(w->file);
     pthread_mutex_lock(&w->mutex);
     w->lost_here -= n;

@@ -150,10 +150,11 @@ static void made(void *arg, enum common_code code, const char *text)
     if (code != COMMON_OK || !token) {
         coordinator_tokens_remove(&k->c->tenants.tokens, k->id);
         proto_request_fail(k->request, code != COMMON_OK ? code : COMMON_ABORTED,
-                           code != COMMON_OK ? text : "the token was revoked while it was made", NULL, 0);
+                           code != COMMON_OK ? text : "the token was revoked while it was being created",
+                           NULL, 0);
     } else {
         token->ready = true;
-        common_log_info("a token was made token=%s access=%s tenant=%s", token->row.name,
+        common_log_info("a token was created token=%s access=%s tenant=%s", token->row.name,
                         proto_access_name((enum proto_access)token->row.access),
                         coordinator_tenant_name(&k->c->tenants, token->row.tenant));
         Banyan__Pb__TokenCreateReply m = BANYAN__PB__TOKEN_CREATE_REPLY__INIT;
@@ -161,7 +162,7 @@ static void made(void *arg, enum common_code code, const char *text)
         m.token = k->token;
         m.expires_s = k->expires_s;
         proto_request_reply(k->request, &m.base, NULL, 0, NULL, NULL);
-        if (k->c->server) // from now on nobody is here without one
+        if (k->c->server) // from now on every client needs one
             proto_server_evict(k->c->server, ANYBODY);
     }
     explicit_bzero(k, sizeof(*k));
@@ -185,35 +186,33 @@ static enum common_code check_create(const struct coordinator *c, const Banyan__
     enum proto_access access;
     const char *tenant = m->tenant[0] ? m->tenant : "default";
     if (!proto_tenant_name_ok(m->name) || !proto_tenant_name_ok(tenant))
-        return common_error_set(
-            err, COMMON_INVALID_ARGUMENT,
-            "'%.80s' is no name of a %s: 1 to 64 of a-z 0-9 . _ -, the first one a letter "
-            "or a digit",
-            proto_tenant_name_ok(m->name) ? tenant : m->name,
-            proto_tenant_name_ok(m->name) ? "tenant" : "token");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "'%.80s' is not a valid %s name: use 1 to 64 of a-z 0-9 . _ -, beginning "
+                                "with a letter or a digit",
+                                proto_tenant_name_ok(m->name) ? tenant : m->name,
+                                proto_tenant_name_ok(m->name) ? "tenant" : "token");
     if (!proto_access_parse(m->access, &access))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "'%.20s' is no access: read-only, user, operator or admin", m->access);
+                                "'%.20s' is not an access level: use read-only, user, operator or admin",
+                                m->access);
     if (m->life_s > INT64_MAX / 2)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a token lives for less than 2^62 seconds");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "a token's lifetime must be less than 2^62 seconds");
     if (coordinator_token_named(&c->tenants.tokens, m->name))
         return common_error_set(err, COMMON_ALREADY_EXISTS,
-                                "a token with the name %s exists: revoke it first, or choose another name",
-                                m->name);
+                                "a token named %s exists: revoke it first, or choose another name", m->name);
     if (c->tenants.tokens.n >= COORDINATOR_TOKENS_MAX)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "there are %u tokens: this is the limit; revoke some",
-                                COORDINATOR_TOKENS_MAX);
+                                "the limit of %u tokens is reached: revoke some", COORDINATOR_TOKENS_MAX);
     if (access == PROTO_ACCESS_ADMIN && m->life_s && !has_admin(c, 0, true))
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "all tokens of admins would expire, and then nobody could make another: make "
-                                "one without an expiry "
-                                "(--expires) first, or give the coordinator a --token-file");
-    if (access != PROTO_ACCESS_ADMIN && !has_admin(c, 0, false))
         return common_error_set(
             err, COMMON_FAILED_PRECONDITION,
-            "the first token is an admin's: with any other one nobody could make a second. "
-            "Make one with --access admin, then this one with it");
+            "every admin token would expire, and then no one could create another: create one without "
+            "--expires first, or start the coordinator with --token-file");
+    if (access != PROTO_ACCESS_ADMIN && !has_admin(c, 0, false))
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "the first token must be an admin's, or no one could create a second: create "
+                                "one with --access admin, and use it to create this one");
     row->access = access;
     row->created_s = now_s();
     row->expires_s = m->life_s ? row->created_s + m->life_s : 0;
@@ -232,7 +231,7 @@ void coordinator_handle_token_create(struct coordinator *c, struct proto_request
     *k = (struct making){.c = c, .request = request};
     enum common_code code = check_create(c, m, &row, &err);
     if (code == COMMON_OK && !coordinator_token_make(k->token, &row))
-        code = common_error_set(&err, COMMON_UNAVAILABLE, "the system gives no random bytes for a token");
+        code = common_error_set(&err, COMMON_UNAVAILABLE, "cannot get random bytes for a token");
     if (code == COMMON_OK) {
         batch = coordinator_batch_new();
         code = coordinator_tenant_make(&c->tenants, m->tenant[0] ? m->tenant : "default", batch, &row.tenant,
@@ -333,25 +332,24 @@ void coordinator_handle_token_revoke(struct coordinator *c, struct proto_request
     struct coordinator_token *token = m->id ? coordinator_token_of(&c->tenants.tokens, m->id)
                                             : coordinator_token_named(&c->tenants.tokens, m->name);
     if (!token || !token->ready) {
-        proto_request_fail(
-            request, COMMON_NOT_FOUND,
-            "there is no such token: 'banyanctl token list' has them (it may have been revoked)", NULL, 0);
+        proto_request_fail(request, COMMON_NOT_FOUND,
+                           "there is no such token (it may have been revoked): see 'banyanctl token list'",
+                           NULL, 0);
         return;
     }
     bool last = !has_admin(c, token->row.id, false), last_that_stays = !has_admin(c, token->row.id, true);
     if (token->row.access == PROTO_ACCESS_ADMIN && (last || (last_that_stays && !token->row.expires_s))) {
-        proto_request_fail(
-            request, COMMON_FAILED_PRECONDITION,
-            last ? "this is the last token of an admin: make another one first, or nobody could make, "
-                   "list or revoke tokens any more"
-                 : "the other tokens of admins expire: make one without an expiry first, or in the end "
-                   "nobody could make, list or revoke tokens any more",
-            NULL, 0);
+        proto_request_fail(request, COMMON_FAILED_PRECONDITION,
+                           last ? "this is the last admin token: create another one first, or no one could "
+                                  "create, list or revoke tokens"
+                                : "all other admin tokens expire: create one that does not first, or in the "
+                                  "end no one could create, list or revoke tokens",
+                           NULL, 0);
         return;
     }
     struct revoking *k = coordinator_alloc(sizeof(*k));
     *k = (struct revoking){.c = c, .request = request, .id = token->row.id};
-    // From now on nobody comes in with it; who is here goes once the store has it.
+    // From now on it admits no one; connections with it are closed once the store has this.
     token->ready = false;
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_token_drop(batch, token->row.id);

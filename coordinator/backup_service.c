@@ -7,8 +7,8 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "common/random.h"
-#include "coordinator/sessions/restored.h"
 #include "coordinator/store/backup.h"
+#include "coordinator/sync/restored.h"
 #include "proto/limits.h"
 
 #define IDLE_NS (10 * COMMON_NS_PER_S)
@@ -47,7 +47,7 @@ static void is_copied(void *arg, enum common_code code, const char *text)
     b->used_ns = common_clock_ns();
     if (code != COMMON_OK) {
         if (code != COMMON_CANCELLED)
-            coordinator_tell(&b->c->core, BACKUP_FAILED, ERROR, "no backup was made: %s", text);
+            coordinator_tell(&b->c->core, BACKUP_FAILED, ERROR, "backup failed: %s", text);
         proto_request_fail(request, code, text, NULL, 0);
         drop(b);
         return;
@@ -66,8 +66,7 @@ static void is_copied(void *arg, enum common_code code, const char *text)
     reply.chunks = f->chunks;
     reply.workers = f->workers;
     coordinator_tell(&b->c->core, BACKUP_MADE, INFO,
-                     "a backup of the store was made bytes=%" PRIu64 " sessions=%" PRIu64, f->bytes,
-                     f->sessions);
+                     "the store was backed up bytes=%" PRIu64 " sessions=%" PRIu64, f->bytes, f->sessions);
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
@@ -75,14 +74,14 @@ static void make(struct coordinator_backups *b, struct proto_request *request)
 {
     struct common_error err;
     if (b->copy) {
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
-                           "another backup is being taken: one goes at a time; try again when it has ended",
-                           NULL, 0);
+        proto_request_fail(
+            request, COMMON_RESOURCE_EXHAUSTED,
+            "another backup is running: only one runs at a time; try again when it has finished", NULL, 0);
         return;
     }
     while (!b->id)
         if (!common_random(&b->id, sizeof b->id)) {
-            proto_request_fail(request, COMMON_UNAVAILABLE, "the system gives no random bytes", NULL, 0);
+            proto_request_fail(request, COMMON_UNAVAILABLE, "cannot get random bytes", NULL, 0);
             return;
         }
     enum common_code code = coordinator_backup_new(b->c->store, is_copied, b, &b->copy, &err);
@@ -171,12 +170,14 @@ void coordinator_handle_backup_read(void *arg, struct proto_request *request)
     if (!b->copy || !m->backup || b->id != m->backup) {
         proto_request_fail(
             request, COMMON_NOT_FOUND,
-            "there is no such backup any more: it goes when it was not read for 10 s; make another", NULL, 0);
+            "this backup is gone: a backup is dropped when it has not been read for 10 s; make another", NULL,
+            0);
         return;
     }
     if (b->request || !coordinator_backup_read(b->copy, m->offset, is_read, b)) {
         proto_request_fail(request, COMMON_INVALID_ARGUMENT,
-                           "no piece of the backup begins there, or one is being read", NULL, 0);
+                           "no piece of the backup begins at this offset, or another piece is being read",
+                           NULL, 0);
         return;
     }
     b->request = request;
@@ -187,7 +188,7 @@ void coordinator_backups_tick(struct coordinator *c, uint64_t now_ns)
     struct coordinator_backups *b = c->backups;
     if (!b || !b->copy || b->request || now_ns < b->used_ns + IDLE_NS)
         return;
-    common_log_info("a backup that nobody reads any more is dropped");
+    common_log_info("a backup that is no longer read is dropped");
     drop(b);
 }
 

@@ -10,30 +10,33 @@
 #include "common/tls.h"
 #include "coordinator/admission.h"
 #include "coordinator/backup_service.h"
+#include "coordinator/check/scrub.h"
+#include "coordinator/check/seals.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/room.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/events.h"
 #include "coordinator/events_service.h"
 #include "coordinator/limits.h"
+#include "coordinator/place/drain.h"
+#include "coordinator/place/rebalance.h"
+#include "coordinator/place/strike.h"
+#include "coordinator/rows/attach.h"
+#include "coordinator/rows/reading.h"
+#include "coordinator/rows/reshape.h"
 #include "coordinator/service.h"
-#include "coordinator/sessions/attach.h"
-#include "coordinator/sessions/drain.h"
+#include "coordinator/session/table.h"
 #include "coordinator/sessions/load.h"
-#include "coordinator/sessions/quarantine_service.h"
-#include "coordinator/sessions/reading.h"
-#include "coordinator/sessions/rebalance.h"
-#include "coordinator/sessions/reshape.h"
-#include "coordinator/sessions/restored.h"
-#include "coordinator/sessions/scrub.h"
-#include "coordinator/sessions/seals.h"
-#include "coordinator/sessions/strike.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/sessions/room.h"
 #include "coordinator/state.h"
-#include "coordinator/steps/call.h"
+#include "coordinator/steps/attend.h"
 #include "coordinator/steps/keep.h"
+#include "coordinator/steps/room.h"
 #include "coordinator/steps/watchers.h"
 #include "coordinator/store/store.h"
+#include "coordinator/sync/quarantine_service.h"
+#include "coordinator/sync/restored.h"
 #include "coordinator/tenants/quota_service.h"
 #include "coordinator/trail/trail.h"
 #include "proto/endpoint.h"
@@ -306,9 +309,8 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     common_log_info("ready cluster=%s listen=%s term=%" PRIu64 " sessions=%u store=%s store_id=%016" PRIx64,
                     core->options.cluster, listen, core->term, c->sessions.n, core->options.store_path,
                     coordinator_store_id(c->store));
-    coordinator_events_add(core->events,
-                           &(struct coordinator_event){.kind = PROTO_EVENT_COORDINATOR_STARTED,
-                                                       .text = "the coordinator has started, and serves"});
+    coordinator_events_add(core->events, &(struct coordinator_event){.kind = PROTO_EVENT_COORDINATOR_STARTED,
+                                                                     .text = "the coordinator has started"});
     return COMMON_OK;
 }
 
@@ -331,7 +333,7 @@ void coordinator_tell_reloaded(struct coordinator *c, const char *trouble)
 {
     char text[PROTO_EVENT_TEXT];
     snprintf(text, sizeof(text), "%s%s",
-             trouble ? "the configuration is as it was: " : "the configuration was read again",
+             trouble ? "the configuration is unchanged: " : "the configuration was reloaded",
              trouble ? trouble : "");
     coordinator_events_add(c->core.events, &(struct coordinator_event){
                                                .kind = PROTO_EVENT_COORDINATOR_RELOADED,

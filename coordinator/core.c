@@ -16,7 +16,7 @@ void coordinator_here(struct coordinator_core *core, uint64_t now_ns)
     uint64_t away_ns = coordinator_presence_note(&core->presence, now_ns);
     if (away_ns && !core->stopping)
         coordinator_tell(core, COORDINATOR_AWAY, WARN,
-                         "this process did not run: silence meanwhile is not counted away_ms=%" PRIu64,
+                         "process was paused; heartbeat timers adjusted away_ms=%" PRIu64,
                          away_ns / COMMON_NS_PER_MS);
 }
 

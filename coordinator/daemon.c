@@ -62,33 +62,33 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
              replicas = 0, events = config->events;
     const struct common_option options[] = {
         {"listen", 'l', COMMON_OPTION_STRING, &words->listen, "ENDPOINT,...",
-         "Where clients and workers reach it: tls://, nng+tls://, tcp://, nng+tcp:// or unix://,\n"
-         "port 0: any; over TLS and without side by side, if need be.\n"
+         "Endpoints for clients and workers: tls://, nng+tls://, tcp://, nng+tcp:// or unix://.\n"
+         "Port 0 takes any free port. TLS and plain endpoints may be mixed.\n"
          "Default: " LISTEN_DEFAULT ".",
          0, 0},
         {"cluster", 0, COMMON_OPTION_STRING, &config->cluster, "NAME",
-         "Name of the cluster, for people. Default: banyan.", 0, 0},
+         "Display name of the cluster. Default: banyan.", 0, 0},
         COMMON_DAEMON_SECRET_OPTION(daemon),
         COMMON_DAEMON_TOKEN_OPTION(daemon,
-                                   "One line of 8 to 256 characters: the client that presents it is an\n"
-                                   "admin. Others have tokens of 'banyanctl token create'.\n"
-                                   "Default: systemd's credential 'token', else there is none."),
+                                   "One line of 8 to 256 characters. A client that presents it is an admin;\n"
+                                   "other tokens come from 'banyanctl token create'.\n"
+                                   "Default: systemd's credential 'token', else none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
-         "Listen on other addresses than loopback without TLS, or without a token.", 0, 0},
+         "Allow addresses other than loopback without TLS or without a token.", 0, 0},
         {"store", 0, COMMON_OPTION_STRING, &words->store, "PATH",
-         "The store, which this coordinator alone has; ':memory:' keeps nothing.\n"
+         "Database of this coordinator alone; ':memory:' keeps nothing on disk.\n"
          "Default: ${XDG_STATE_HOME:-~/.local/state}/banyan/coordinator.db.",
          0, 0},
         {"restore-backup", 0, COMMON_OPTION_STRING, &out->restore, "FILE",
-         "Make the store at --store, where none may be, of a file that 'banyanctl backup' has\n"
-         "written, and end. Its sessions are served once 'banyanctl accept' says that all\n"
+         "Create the store at --store, which must not exist, from a file that 'banyanctl backup'\n"
+         "wrote, and exit. Its sessions are served once 'banyanctl accept' confirms that all\n"
          "workers are back. Default: nothing is restored.",
          0, 0},
         {"fsync", 0, COMMON_OPTION_FLAG, &config->store_sync_full, NULL,
-         "Acknowledged writes survive a power loss, not only the end of the process.", 0, 0},
+         "Make acknowledged writes survive a power loss, not only the end of the process.", 0, 0},
         COMMON_DAEMON_HTTP_OPTION(
-            daemon, "Serve the dashboard (a page for browsers; where there are tokens it asks for one),\n"
-                    "/livez, /readyz and /metrics (Prometheus, OpenMetrics) here, port 0: any.\n"
+            daemon, "Serve the dashboard (which asks for a token if the cluster has any), /livez, /readyz\n"
+                    "and /metrics (Prometheus, OpenMetrics) at this address; port 0 takes any free port.\n"
                     "Default: nowhere."),
         COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon),
         COMMON_DAEMON_HTTP_TLS_OPTION(daemon),
@@ -98,106 +98,101 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
         {"max-sessions", 0, COMMON_OPTION_U64, &sessions, "N", "Largest number of sessions. Default: 65536.",
          1, 1u << 24},
         {"max-steps", 0, COMMON_OPTION_U64, &steps, "N",
-         "Steps that may wait or be under way at once, of all sessions; a step is one\n"
-         "attention call for one layer. Default: 65536.",
+         "Steps waiting or running at once over all sessions; a step is one attention call for\n"
+         "one layer. Default: 65536.",
          1, 1u << 24},
         {"max-clients", 0, COMMON_OPTION_U64, &clients, "N",
-         "Connections of clients over tcp and unix, and as many over each nng endpoint.\n"
-         "Workers have places of their own. Default: 1024.",
+         "Client connections over tcp and unix together, and as many over each nng endpoint.\n"
+         "Workers are not counted. Default: 1024.",
          1, 1u << 20},
         {"max-requests", 0, COMMON_OPTION_U64, &requests, "N",
-         "Requests of clients being served at once, and as many of workers. Default: 16384.", 1, 1u << 24},
+         "Client requests served at once, and as many from workers. Default: 16384.", 1, 1u << 24},
         {"max-client-requests", 0, COMMON_OPTION_U64, &client_requests, "N",
-         "Of these, those of one connection, which is not read beyond (over nng 256 at\n"
-         "most). Default: half.",
+         "Requests of one connection served at once; beyond that it is not read (over nng at\n"
+         "most 256). Default: half of --max-requests.",
          1, 1u << 24},
         {"max-bytes", 0, COMMON_OPTION_SIZE, &config->max_bytes, "SIZE",
-         "Memory for requests being served, and again for their answers. Default: 1G.", 1 << 20,
+         "Memory for requests being served, and as much for their answers. Default: 1G.", 1 << 20,
          UINT64_C(1) << 44},
         {"max-client-bytes", 0, COMMON_OPTION_SIZE, &config->max_client_bytes, "SIZE",
-         "Of these, those of one connection's requests and answers together: it is not read\n"
-         "beyond. Default: an eighth.",
+         "Memory for one connection's requests and answers together; beyond that it is not\n"
+         "read. Default: an eighth of --max-bytes.",
          1 << 16, UINT64_C(1) << 44},
         {"max-session-tokens", 0, COMMON_OPTION_U64, &config->max_session_tokens, "N",
-         "Tokens of one session. Default: 67108864.", 16, UINT64_C(1) << 32},
+         "Largest number of tokens in one session. Default: 67108864.", 16, UINT64_C(1) << 32},
         {"heartbeat", 0, COMMON_OPTION_DURATION, &config->heartbeat_ns, "TIME",
          "Time between a worker's heartbeats, 20ms to 1m. Default: 600ms.", 20 * COMMON_NS_PER_MS,
          60 * COMMON_NS_PER_S},
         {"grace", 0, COMMON_OPTION_DURATION, &config->grace_ns, "TIME",
-         "For so long a worker whose link broke may come back before it counts as lost.\n"
-         "Default: 250ms.",
-         0, 0},
+         "Time for a worker to reconnect before it counts as lost. Default: 250ms.", 0, 0},
         {"replicas", 0, COMMON_OPTION_U64, &replicas, "N",
-         "Copies of each chunk, of sessions that do not say. Default: 2 where workers are on\n"
-         "two hosts or more, else 1.",
+         "Copies of each chunk in sessions that do not set it. Default: 2 if workers run on two\n"
+         "hosts or more, else 1.",
          1, 3},
         {"move-rate", 0, COMMON_OPTION_SIZE, &config->move_bytes_per_s, "SIZE",
-         "Bytes a second of chunks that are copied to another worker, at each that receives;\n"
-         "0: as fast as it goes. Default: 128M.",
+         "Bytes per second that each worker receives while chunks move; 0: no limit.\n"
+         "Default: 128M.",
          0, UINT64_C(1) << 44},
         {"slow-workers", 0, COMMON_OPTION_STRING, &slow, "move|flag|ignore",
-         "What becomes of a worker that computes less than half as fast as it measured itself\n"
-         "at its start, while others do not: move (others compute what they have, too, and its\n"
-         "chunks go elsewhere below --move-rate), flag (it is only named) or ignore.\n"
-         "Default: move.",
+         "What to do with a worker that computes at less than half the speed it measured at its\n"
+         "start while others do not: move (other holders take over its work, and its chunks move\n"
+         "away within --move-rate), flag (only report it) or ignore. Default: move.",
          0, 0},
         {"slow-after", 0, COMMON_OPTION_DURATION, &config->slow_after_ns, "TIME",
-         "For so long it computes so slowly before it counts, 100ms to 1h. Well again: after\n"
-         "twice that. Chunks leave slow workers at most once in 30 times that. Default: 10s.",
+         "How long a worker must be slow before it counts as slow, 100ms to 1h; it counts as\n"
+         "recovered after twice that. Chunks leave slow workers at most once in 30 times that.\n"
+         "Default: 10s.",
          100 * COMMON_NS_PER_MS, 3600 * COMMON_NS_PER_S},
         {"keep-steps", 0, COMMON_OPTION_SIZE, &config->keep_bytes, "SIZE",
-         "Memory for a step of each session as it was answered, for 'banyanctl session\n"
-         "verify'; the oldest go first; 0: none is kept. Default: 64M.",
+         "Memory for one answered step of each session, for 'banyanctl session verify'; the\n"
+         "oldest are dropped first; 0: keep none. Default: 64M.",
          0, UINT64_C(1) << 40},
         {"audit", 0, COMMON_OPTION_U64, &config->audit, "N",
-         "One step in N is computed again in the background, in float64, by workers that hold\n"
-         "its rows, and compared; a difference is an ERROR in the log, and is counted.\n"
-         "Default: 0, none.",
+         "Recompute one step in N in the background, in float64, on workers that hold its rows,\n"
+         "and compare; a difference is logged as an ERROR and counted. Default: 0 (off).",
          0, UINT64_C(1) << 40},
         {"audit-log", 0, COMMON_OPTION_STRING, &config->audit_log, "FILE",
-         "Add a line to this file for each call that changes something, each try that was\n"
-         "refused, each worker that comes and goes: who, what, when, from where, with which\n"
-         "result, chained by hashes. SIGHUP opens it anew. 'banyanctl audit-log' reads it.\n"
-         "Default: none.",
+         "Append a line to this file for each call that changes something, each refused attempt\n"
+         "and each worker that joins or leaves: who, what, when, from where and the result,\n"
+         "chained by hashes. SIGHUP reopens it. 'banyanctl audit-log' reads it. Default: none.",
          0, 0},
         {"audit-required", 0, COMMON_OPTION_FLAG, &config->audit_required, NULL,
-         "While nothing can be written there, refuse calls that would change something.", 0, 0},
+         "Refuse calls that would change something while the audit log cannot be written.", 0, 0},
         {"scrub", 0, COMMON_OPTION_DURATION, &config->scrub_ns, "TIME",
-         "In this time the memory of each full chunk is compared at all its workers with what\n"
-         "was sealed, evenly spread; 0: never by itself. Default: 24h.",
+         "Period in which the memory of each full chunk is compared, on all its workers, with\n"
+         "its seal, spread evenly; 0: only on request. Default: 24h.",
          0, 0},
         {"events", 0, COMMON_OPTION_U64, &events, "N",
-         "How many of the last events are kept in memory for 'banyanctl events', at half a\n"
-         "kilobyte each. Default: 4096.",
+         "Number of recent events kept in memory for 'banyanctl events', half a kilobyte each.\n"
+         "Default: 4096.",
          64, COORDINATOR_EVENTS_MOST},
         {"session-ttl", 0, COMMON_OPTION_DURATION, &config->session_ttl_ns, "TIME",
-         "Sessions that are created without a time to live are deleted when nobody has used\n"
-         "them for so long. Default: never.",
+         "Delete sessions created without a time to live after this long without use.\n"
+         "Default: never.",
          0, 0},
         {"ticket-life", 0, COMMON_OPTION_DURATION, &config->ticket_ns, "TIME",
          "How long a ticket to attach or read rows is valid. Default: 2m.", 0, 0},
         COMMON_DAEMON_READY_OPTION(daemon,
-                                   "Written when it listens: {\"endpoints\": [...], \"pid\": n}, and\n"
+                                   "Written once it listens: {\"endpoints\": [...], \"pid\": n}, and\n"
                                    "\"http\" with --http. Default: none."),
         COMMON_DAEMON_EOF_OPTION(daemon),
         COMMON_DAEMON_HARDEN_OPTIONS(daemon),
         COMMON_DAEMON_LOG_OPTIONS(daemon),
         COMMON_DAEMON_TRACE_OPTIONS(daemon),
         {"trace-sample", 0, COMMON_OPTION_DOUBLE, &daemon->trace.sample, "RATIO",
-         "So many of the steps that bring no trace of their own are traced: 0.001 is one in a\n"
-         "thousand. Default: 0, none.",
+         "Share of steps without a trace of their own that are traced: 0.001 is one in a\n"
+         "thousand. Default: 0 (none).",
          0, 0},
         COMMON_DAEMON_CONFIG_OPTIONS(daemon),
-        {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL,
-         "Exit codes: 0 clean, 2 wrong command line, 3 cannot start.", 0, 0},
+        {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL, "Exit codes: 0 clean stop, 2 usage error, 3 cannot start.",
+         0, 0},
     };
     const struct common_command command = {
         .program = "banyan-coordinator",
         .synopsis = "[options]",
-        .about =
-            "Knows which worker holds which part of each session, and sends every step over them.\n"
-            "SIGTERM and SIGINT end it. SIGHUP reads the file of --config again and takes from it\n" RELOADS
-            ";\nand its certificates.",
+        .about = "Tracks which worker holds which part of each session, and runs every step over them.\n"
+                 "SIGTERM and SIGINT stop it. SIGHUP reads the file of --config again and applies\n" RELOADS
+                 ";\nand its certificates.",
         .options = options};
     enum common_code code = common_daemon_parse(daemon, &command, argc, argv, err);
     if (code != COMMON_OK)
@@ -207,13 +202,13 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
                                                    : COORDINATOR_SLOW_IGNORE;
     if (config->audit_required && !config->audit_log)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--audit-required goes with --audit-log; try 'banyan-coordinator --help'");
+                                "--audit-required needs --audit-log; try 'banyan-coordinator --help'");
     if (!(daemon->trace.sample >= 0 && daemon->trace.sample <= 1))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--trace-sample is 0 to 1; try 'banyan-coordinator --help'");
+                                "--trace-sample must be 0 to 1; try 'banyan-coordinator --help'");
     if (daemon->trace.sample > 0 && !daemon->trace.file && !daemon->trace.otlp)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--trace-sample goes with --trace-file or --trace-otlp; try "
+                                "--trace-sample needs --trace-file or --trace-otlp; try "
                                 "'banyan-coordinator --help'");
     config->replicas = (uint32_t)replicas;
     config->events = (uint32_t)events;
@@ -282,8 +277,8 @@ void coordinator_daemon_reload(struct coordinator_daemon_options *options, struc
         common_log_info("signal=HUP: nothing is reloaded: this process has no --config");
         common_daemon_retrace(NULL, options->config.tracer);
     } else if (!fresh) {
-        common_log_error("signal=HUP: nothing is changed: no memory for a configuration");
-        coordinator_tell_reloaded(c, "there is no memory for another one");
+        common_log_error("signal=HUP: nothing is changed: out of memory for a configuration");
+        coordinator_tell_reloaded(c, "out of memory");
     } else if (read_options(daemon->argc, daemon->argv, fresh, &words, &err) != COMMON_OK) {
         common_log_error("signal=HUP: nothing is changed: %s", err.message);
         coordinator_tell_reloaded(c, err.message);

@@ -39,7 +39,7 @@ struct reader { // a call
 struct coordinator_event_readers {
     struct proto_list waiting; // reader.link
     uint32_t n;
-    uint64_t told_reached[COORDINATOR_LIMITS], told_store; // that were told already
+    uint64_t told_reached[COORDINATOR_LIMITS], told_store; // that were already reported
 };
 
 // ---- what it asks for ---------------------------------------------------------------------------
@@ -64,7 +64,8 @@ static enum common_code take_kinds(struct reader *r, const Banyan__Pb__EventsReq
         uint64_t found = proto_event_kinds(m->kinds[i]);
         if (!found)
             return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
-                                    "'%.40s' is no kind of events, and no group of kinds", m->kinds[i]);
+                                    "unknown event kind '%.40s': neither a kind nor a group of kinds",
+                                    m->kinds[i]);
         r->kinds |= found;
     }
     return COMMON_OK;
@@ -76,12 +77,13 @@ static enum common_code take_request(struct reader *r, const Banyan__Pb__EventsR
     r->severity = PROTO_EVENT_INFO;
     if (m->severity[0] && !proto_event_severity_parse(m->severity, &r->severity))
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
-                                "'%s' is no severity: info, warn or error", m->severity);
+                                "'%s' is not a severity: use info, warn or error", m->severity);
     if (m->max < 1 || m->max > PROTO_EVENTS_MAX)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "%u events: 1 to %u may be read", m->max,
-                                PROTO_EVENTS_MAX);
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "%u events: 1 to %u can be read at once",
+                                m->max, PROTO_EVENTS_MAX);
     if (m->wait_ns > WAIT_MOST)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "who reads events waits at most 50 s");
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "a call waits for events for at most 50 s");
     r->session = m->session;
     r->since_ns = m->since_ns;
     r->max = m->max;
@@ -108,7 +110,7 @@ struct answer { // what a reply is made of
     Banyan__Pb__Event events[PROTO_EVENTS_MAX], *list[PROTO_EVENTS_MAX];
 };
 
-// Words of an event name workers, and may name what was there long ago: tenants are told what its kind is about.
+// Words of an event name workers, and may name earlier ones: tenants get the description of its kind.
 static void fill_event(const struct coordinator_event *e, bool shown, Banyan__Pb__Event *m)
 {
     *m = (Banyan__Pb__Event)BANYAN__PB__EVENT__INIT;
@@ -241,7 +243,7 @@ void coordinator_handle_events(struct coordinator *c, struct proto_request *requ
     if (c->event_readers->n >= COORDINATOR_EVENT_READERS_MAX) {
         c->core.reached[COORDINATOR_LIMIT_EVENT_READERS]++;
         proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
-                         "%u calls wait for events already: try again when some have gone, or do not wait",
+                         "%u calls already wait for events: try again later, or do not wait",
                          COORDINATOR_EVENT_READERS_MAX);
         proto_request_fail_status(request, &status);
         return;
@@ -282,7 +284,7 @@ void coordinator_event_refusing(void *arg, enum proto_refusal refusal, const cha
     coordinator_events_add(c->core.events, &event);
 }
 
-// What is refused where only a counter says so: whoever was refused has been told the rest.
+// What is refused where only a counter says so: the caller has received the rest.
 void coordinator_events_look(struct coordinator *c)
 {
     struct coordinator_event_readers *readers = c->event_readers;
@@ -308,7 +310,7 @@ void coordinator_events_look(struct coordinator *c)
     const char *why;
     uint64_t failed = coordinator_store_failed(c->store, &why), more = failed - readers->told_store;
     readers->told_store = failed;
-    snprintf(text, sizeof(text), "the store has refused to write: %s", why);
+    snprintf(text, sizeof(text), "the store refused a write: %s", why);
     if (more)
         coordinator_events_add(c->core.events, &(struct coordinator_event){
                                                    .kind = PROTO_EVENT_STORE_ERROR,

@@ -9,7 +9,7 @@ void coordinator_machine_move(const struct coordinator_machine *machine, unsigne
 {
     if (machine->next[from] & (1u << to))
         return;
-    common_log_error("this is a bug of ours, and ends the process: a %s went from %s to %s", machine->name,
+    common_log_error("internal error, which ends the process: a %s went from %s to %s", machine->name,
                      machine->states[from], machine->states[to]);
     abort();
 }

@@ -151,10 +151,9 @@ static enum common_daemon_exit restore(const struct coordinator_daemon_options *
         common_log_error("%s", err.message);
         return COMMON_DAEMON_START;
     }
-    common_log_info(
-        "restored: start the coordinator on it, and when all workers are back say so with 'banyanctl "
-        "accept' backup=%s store=%s",
-        options->restore, options->config.store_path);
+    common_log_info("restored: start the coordinator on this store, and run 'banyanctl accept' when all "
+                    "workers are back backup=%s store=%s",
+                    options->restore, options->config.store_path);
     return COMMON_DAEMON_CLEAN;
 }
 

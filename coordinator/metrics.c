@@ -7,16 +7,16 @@
 #include "common/clock.h"
 #include "common/process.h"
 #include "common/tracer.h"
-#include "coordinator/cluster/membership.h"
+#include "coordinator/check/seals.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/events.h"
 #include "coordinator/health.h"
 #include "coordinator/limits.h"
-#include "coordinator/sessions/moves.h"
-#include "coordinator/sessions/seals.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/place/moves.h"
+#include "coordinator/place/wishes.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota_metrics.h"
@@ -48,11 +48,11 @@ static bool put_times(struct common_metrics *table, const struct coordinator *c)
         const struct common_exemplars *last;
     } times[] = {
         {"banyan_step_seconds", "Attend calls, from arrival to answer.", &c->steps.took, &c->steps.took_last},
-        {"banyan_step_tree_seconds", "Of these, what they waited for workers.", &c->steps.tree,
+        {"banyan_step_tree_seconds", "Part of banyan_step_seconds spent waiting for workers.", &c->steps.tree,
          &c->steps.tree_last},
-        {"banyan_step_own_seconds", "Of these, what they were in the coordinator.", &c->steps.own,
+        {"banyan_step_own_seconds", "Part of banyan_step_seconds spent in the coordinator.", &c->steps.own,
          &c->steps.own_last},
-        {"banyan_store_write_seconds", "Transactions of the store, until the disk has them as --fsync says.",
+        {"banyan_store_write_seconds", "Transactions of the store, until they are on disk (see --fsync).",
          &store, NULL},
     };
     for (size_t i = 0; i < sizeof(times) / sizeof(*times); i++)
@@ -76,11 +76,11 @@ static bool put_sessions(struct common_metrics *table, const struct coordinator 
     coordinator_sessions_census(&c->sessions, &census);
     for (int i = 0; i < COORDINATOR_CONDITIONS; i++)
         if (!put(table, &(struct number){COMMON_METRIC_GAUGE, "banyan_sessions_state",
-                                         "Sessions by the worst that is so of them.", "state", names[i],
+                                         "Sessions by their worst condition.", "state", names[i],
                                          (double)census.sessions[i]}))
             return false;
     return put(table, &(struct number){COMMON_METRIC_GAUGE, "banyan_lost_chunks",
-                                       "Chunks of sessions that no worker has any more.", NULL, NULL,
+                                       "Chunks of sessions that no worker holds any longer.", NULL, NULL,
                                        (double)census.lost_chunks});
 }
 
@@ -138,64 +138,64 @@ static bool put_totals(struct common_metrics *table, const struct coordinator *c
          (double)c->steps.count_steps},
         {counter, "banyan_frames_total", "Step frames sent to roots.", NULL, NULL,
          (double)c->steps.count_frames},
-        {counter, "banyan_retries_total", "Items sent again.", NULL, NULL, (double)c->steps.count_retries},
+        {counter, "banyan_retries_total", "Items of attend calls that were retried.", NULL, NULL,
+         (double)c->steps.count_retries},
         {counter, "banyan_partial_answers_total",
-         "Items that were answered without tokens that are missing, as their clients allow.", NULL, NULL,
+         "Items answered without missing tokens, as their clients allow.", NULL, NULL,
          (double)c->steps.count_partial},
         {counter, "banyan_collective_frames_total", "Step frames whose partials a communicator carried.",
          NULL, NULL, (double)c->steps.count_collective},
-        {counter, "banyan_audited_total", "Steps computed again in float64 and compared (--audit).", NULL,
-         NULL, (double)c->steps.count_audited},
-        {counter, "banyan_audit_differences_total", "Of these, steps whose answers were wrong.", NULL, NULL,
+        {counter, "banyan_audited_total", "Steps recomputed in float64 and compared (--audit).", NULL, NULL,
+         (double)c->steps.count_audited},
+        {counter, "banyan_audit_differences_total", "Audited steps whose answers were wrong.", NULL, NULL,
          (double)c->steps.count_audit_differences},
-        {counter, "banyan_audit_skipped_total", "Steps that were to be audited, and could not be.", NULL,
+        {counter, "banyan_audit_skipped_total", "Steps chosen for an audit that could not be audited.", NULL,
          NULL, (double)c->steps.count_audit_skipped},
-        {gauge, "banyan_kept_steps", "Sessions of which a step is kept (--keep-steps).", NULL, NULL,
+        {gauge, "banyan_kept_steps", "Sessions with a kept step (--keep-steps).", NULL, NULL,
          c->steps.keep.n},
-        {gauge, "banyan_kept_steps_bytes", "Memory of these.", NULL, NULL, (double)c->steps.keep.bytes},
+        {gauge, "banyan_kept_steps_bytes", "Memory of kept steps.", NULL, NULL, (double)c->steps.keep.bytes},
         {counter, "banyan_moved_chunks_total", "Copies of chunks that have moved to a worker.", NULL, NULL,
          (double)c->sessions.moves->chunks},
         {counter, "banyan_moved_bytes_total", "Bytes of K and V that moves have copied between workers.",
          NULL, NULL, (double)c->sessions.moves->bytes},
         {counter, "banyan_returned_copies_total",
-         "Of these copies, those that their workers had come back with: nothing was copied.", NULL, NULL,
-         (double)c->sessions.moves->returned},
-        {counter, "banyan_struck_copies_total", "Copies of chunks struck off: their workers were lost.", NULL,
-         NULL, (double)c->sessions.moves->struck},
-        {counter, "banyan_slow_verdicts_total", "Times that a worker was found far slower than planned.",
+         "Moved copies that the worker still had after its return: nothing was copied.", NULL, NULL,
+         (double)c->sessions.returned_chunks},
+        {counter, "banyan_struck_copies_total", "Copies of chunks removed because their workers were lost.",
+         NULL, NULL, (double)c->sessions.struck_copies},
+        {counter, "banyan_slow_verdicts_total", "Times that a worker was found much slower than planned.",
          NULL, NULL, (double)c->cluster.slow_verdicts},
         {counter, "banyan_spread_sessions_total",
-         "Sessions whose chunks are served by other holders since speeds or holders changed.", NULL, NULL,
+         "Times that a session's serving holders were re-weighted by speed.", NULL, NULL,
          (double)c->sessions.spread_sessions},
-        {counter, "banyan_sealed_chunks_total",
-         "Full chunks whose copies have agreed, and whose seal is stored.", NULL, NULL,
-         (double)c->sessions.seals->sealed},
+        {counter, "banyan_sealed_chunks_total", "Full chunks whose copies agreed and whose seal is stored.",
+         NULL, NULL, (double)c->sessions.seals->sealed},
         {counter, "banyan_compared_copies_total",
          "Copies of chunks whose memory was compared with their seal.", NULL, NULL,
          (double)c->sessions.seals->compared},
         {counter, "banyan_corrupt_copies_total",
-         "Copies struck off: the memory of their workers has not what was sealed.", NULL, NULL,
+         "Copies removed because their worker's memory did not match the seal.", NULL, NULL,
          (double)c->sessions.seals->corrupt},
         {counter, "banyan_healed_copies_total",
-         "Copies that workers have taken from their files again: their memory was wrong.", NULL, NULL,
+         "Copies that workers reloaded from their files because memory did not match the seal.", NULL, NULL,
          (double)c->sessions.seals->healed},
-        {counter, "banyan_refused_copies_total", "Copies of moves that were not what was sealed.", NULL, NULL,
+        {counter, "banyan_refused_copies_total", "Moved copies that did not match the seal.", NULL, NULL,
          (double)c->sessions.seals->refused},
         {counter, "banyan_disputed_chunks_total",
-         "Times that workers had different rows of a chunk without a seal.", NULL, NULL,
+         "Times that workers had different rows of an unsealed chunk.", NULL, NULL,
          (double)c->sessions.seals->disputed},
         {gauge, "banyan_thin_chunks", "Chunks with fewer copies than their sessions ask for.", NULL, NULL,
          (double)coordinator_sessions_thin(&c->sessions)},
-        {gauge, "banyan_moves", "Moves of chunks between workers under way.", NULL, NULL,
+        {gauge, "banyan_moves", "Moves of chunks between workers in progress.", NULL, NULL,
          c->sessions.moves->n},
-        {gauge, "banyan_wished_chunks", "Chunks that a balance wants elsewhere and that do not move yet.",
-         NULL, NULL, c->sessions.moves->n_wishes},
+        {gauge, "banyan_wished_chunks", "Chunks that a rebalance has yet to move.", NULL, NULL,
+         c->sessions.wishes->n},
         {gauge, "banyan_sessions", "Sessions.", NULL, NULL, c->sessions.n},
         {gauge, "banyan_plans", "Plans.", NULL, NULL, c->cluster.n_plans},
-        {gauge, "banyan_items", "Items of attend calls under way.", NULL, NULL, c->steps.items},
-        {gauge, "banyan_term", "Number of this coordinator's life.", NULL, NULL, (double)c->core.term},
-        {gauge, "banyan_ready", "1 while /readyz says 200.", NULL, NULL, coordinator_health_is_ready(c)},
-        {gauge, "banyan_uptime_seconds", "Since the start.", NULL, NULL,
+        {gauge, "banyan_items", "Items of attend calls in progress.", NULL, NULL, c->steps.items},
+        {gauge, "banyan_term", "Term of this coordinator.", NULL, NULL, (double)c->core.term},
+        {gauge, "banyan_ready", "1 while /readyz answers 200.", NULL, NULL, coordinator_health_is_ready(c)},
+        {gauge, "banyan_uptime_seconds", "Seconds since the start.", NULL, NULL,
          (double)(common_clock_ns() - c->core.started_ns) / 1e9},
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
@@ -208,14 +208,15 @@ static bool put_events(struct common_metrics *table, const struct coordinator *c
 {
     for (int i = 0; i < PROTO_EVENT_SEVERITIES; i++) {
         enum proto_event_severity severity = (enum proto_event_severity)i;
-        if (!put(table, &(struct number){COMMON_METRIC_COUNTER, "banyan_events_total",
-                                         "Events (banyanctl events), each of those that are told together.",
-                                         "severity", proto_event_severity_name(severity),
-                                         (double)coordinator_events_total(c->core.events, severity)}))
+        if (!put(table,
+                 &(struct number){COMMON_METRIC_COUNTER, "banyan_events_total",
+                                  "Events (banyanctl events), including each of those that are grouped.",
+                                  "severity", proto_event_severity_name(severity),
+                                  (double)coordinator_events_total(c->core.events, severity)}))
             return false;
     }
     return put(table, &(struct number){COMMON_METRIC_GAUGE, "banyan_events_bytes",
-                                       "Memory of the events that are kept (--events).", NULL, NULL,
+                                       "Memory of kept events (--events).", NULL, NULL,
                                        (double)coordinator_events_bytes(c->core.events)});
 }
 
@@ -228,13 +229,15 @@ static bool put_trail(struct common_metrics *table, const struct coordinator *c)
     const struct number numbers[] = {
         {counter, "banyan_audit_log_records_total", "Records written to the audit log (--audit-log).", NULL,
          NULL, (double)counts.written},
-        {counter, "banyan_audit_log_lost_total", "Records that could not be written to it.", NULL, NULL,
-         (double)counts.lost},
+        {counter, "banyan_audit_log_lost_total", "Records that could not be written to the audit log.", NULL,
+         NULL, (double)counts.lost},
         {counter, "banyan_audit_log_left_out_total",
-         "Refused and failed calls of floods, which it only counts.", NULL, NULL, (double)counts.left_out},
-        {gauge, "banyan_audit_log_waiting", "Records that wait for its disk.", NULL, NULL,
+         "Refused and failed calls that the audit log only counted, during floods.", NULL, NULL,
+         (double)counts.left_out},
+        {gauge, "banyan_audit_log_waiting", "Records waiting for the audit log's disk.", NULL, NULL,
          (double)counts.waiting},
-        {gauge, "banyan_audit_log_writable", "1 while it can be written.", NULL, NULL, counts.works},
+        {gauge, "banyan_audit_log_writable", "1 while the audit log can be written.", NULL, NULL,
+         counts.works},
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
         if (!put(table, &numbers[i]))
@@ -255,42 +258,40 @@ static bool put_worker(struct common_metrics *table, const struct coordinator_wo
         {gauge, "banyan_worker_active", "1 while the worker may compute.", "worker", w->name,
          coordinator_worker_active(w)},
         {gauge, "banyan_worker_heartbeat_age_seconds",
-         "Since its last heartbeat, or its registration; 0: it is not there.", "worker", w->name,
+         "Seconds since its last heartbeat or its registration; 0: not connected.", "worker", w->name,
          beat_age_s(w, now)},
-        {gauge, "banyan_worker_draining", "1 while it is being emptied, or is out of use.", "worker", w->name,
+        {gauge, "banyan_worker_draining", "1 while it is draining or drained.", "worker", w->name,
          w->draining},
-        {gauge, "banyan_worker_slow", "1 while it computes far slower than planned, and others do not.",
-         "worker", w->name, w->pace.slow},
+        {gauge, "banyan_worker_slow", "1 while it is much slower than planned and others are not.", "worker",
+         w->name, w->pace.slow},
         {gauge, "banyan_worker_planned_bytes_per_second",
-         "K and V that it has measured to compute in a second.", "worker", w->name, (double)w->speed},
+         "Bytes of K and V per second that it measured at its start.", "worker", w->name, (double)w->speed},
         {gauge, "banyan_worker_seen_bytes_per_second",
-         "At which it has computed of late; 0: it had no work to tell by.", "worker", w->name,
-         (double)coordinator_worker_seen_speed(w)},
-        {gauge, "banyan_worker_used_bytes", "Memory of K and V in use; 0: it is not there.", "worker",
-         w->name, (double)coordinator_worker_said(w, w->used_bytes)},
-        {gauge, "banyan_worker_capacity_bytes", "Memory of K and V that it may use; 0: it is not there.",
+         "Bytes of K and V per second that it computed recently; 0: too little work to measure.", "worker",
+         w->name, (double)coordinator_worker_seen_speed(w)},
+        {gauge, "banyan_worker_used_bytes", "Memory of K and V in use; 0: not connected.", "worker", w->name,
+         (double)coordinator_worker_said(w, w->used_bytes)},
+        {gauge, "banyan_worker_capacity_bytes", "Memory of K and V that it may use; 0: not connected.",
          "worker", w->name, (double)coordinator_worker_said(w, w->capacity_bytes)},
         {gauge, "banyan_worker_tokens", "Tokens in these chunks.", "worker", w->name, (double)w->tokens},
         {gauge, "banyan_worker_chunks", "Chunks placed on it.", "worker", w->name, (double)w->chunks},
-        {gauge, "banyan_worker_cold_bytes", "Of used bytes: in its files alone (--store).", "worker", w->name,
+        {gauge, "banyan_worker_cold_bytes", "Used bytes that are on disk only (--store).", "worker", w->name,
          (double)coordinator_worker_said(w, w->cold_bytes)},
-        {counter, "banyan_worker_cold_evicted_total", "Layers of chunks that left memory, since its start.",
+        {counter, "banyan_worker_cold_evicted_total", "Layers of chunks evicted from memory since its start.",
          "worker", w->name, (double)w->cold_evicted},
-        {counter, "banyan_worker_cold_loaded_total",
-         "Layers of chunks that were read again, since its start.", "worker", w->name,
-         (double)w->cold_loaded},
-        {counter, "banyan_worker_cold_loaded_bytes_total", "Bytes of these.", "worker", w->name,
-         (double)w->cold_loaded_bytes},
+        {counter, "banyan_worker_cold_loaded_total", "Layers of chunks read back from disk since its start.",
+         "worker", w->name, (double)w->cold_loaded},
+        {counter, "banyan_worker_cold_loaded_bytes_total", "Bytes read back from disk since its start.",
+         "worker", w->name, (double)w->cold_loaded_bytes},
         {counter, "banyan_worker_cold_load_seconds_total",
-         "Time that reading them took, of all threads together.", "worker", w->name,
+         "Seconds spent reading back from disk, summed over all threads.", "worker", w->name,
          (double)w->cold_load_ns / 1e9},
         {gauge, "banyan_worker_store_bytes", "Bytes of its files (--store).", "worker", w->name,
          (double)w->store_bytes},
-        {counter, "banyan_worker_store_refused_total",
-         "Writes that its files have not taken, since its start.", "worker", w->name,
-         (double)w->store_refused},
-        {counter, "banyan_worker_store_damaged_total", "Files that were found damaged, since its start.",
-         "worker", w->name, (double)w->store_damaged},
+        {counter, "banyan_worker_store_refused_total", "Writes to its files that failed since its start.",
+         "worker", w->name, (double)w->store_refused},
+        {counter, "banyan_worker_store_damaged_total", "Files found damaged since its start.", "worker",
+         w->name, (double)w->store_damaged},
     };
     for (size_t k = 0; k < sizeof(mine) / sizeof(*mine); k++)
         if (!put(table, &mine[k]))

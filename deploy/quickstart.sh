@@ -11,12 +11,12 @@ usage: deploy/quickstart.sh [options]
   --workers N        workers to start (default 4)
   --tokens N         tokens of prompt (default 16384)
   --generate N       tokens to generate (default 160)
-  --prompt-file F    text to read (default: the King James text that comes with the example)
-  --ask TEXT         how the prompt ends (default with the shipped text: a verse's reference, so that the model
-                     continues with that verse; '' for nothing)
+  --prompt-file F    text to read (default: the King James text of the example)
+  --ask TEXT         end of the prompt (default with the shipped text: a verse's reference, so that the model
+                     continues with that verse; '' for none)
   --model DIR        config.json and model.safetensors (default: the shipped model)
-  --kv TYPE          f32 (default), f16, bf16, int8 or fp8: how the cluster holds K and V
-  --full-check       compare the logits of every prompt token, not of 128 of them
+  --kv TYPE          type of K and V in the cluster: f32 (default), f16, bf16, int8 or fp8
+  --full-check       compare the logits of every prompt token instead of 128 of them
   --keep             leave the cluster up and print how to use it
   --json FILE        write the run's numbers as one JSON object
   --no-color         plain output
@@ -72,7 +72,7 @@ say "Building"
 log=$(mktemp)
 if ! (cd "$root" && cmake --preset release && cmake --build --preset release --target quickstart) >"$log" 2>&1; then
     cat "$log" >&2
-    echo "quickstart: the build failed; its output stands above" >&2
+    echo "quickstart: the build failed; see its output above" >&2
     rm -f "$log"
     exit 1
 fi
@@ -102,7 +102,7 @@ say "Reading $tokens tokens; their KV cache lives only in the cluster"
     --kv "$kv" --record "$run/record" ${full:+"$full"} --keep-session --session quickstart
 "$bin/generate" "${options[@]}" --check "$run/record"
 echo
-say "What the last token looked at, layer by layer, and where the time of its steps went"
+say "Attention of the last token by layer, and the time of its steps"
 export BANYAN_ENDPOINT=$endpoint
 "$bin/banyanctl" session mass quickstart --wait 0s
 echo

@@ -98,10 +98,11 @@ static enum common_code check_options(struct generate_options *o, int argc, int 
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "generate takes options only; try 'generate --help'");
     if (!o->model_dir)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "--model DIR is needed; try 'generate --help'");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--model DIR is required; try 'generate --help'");
     if (!o->prompt_file && !o->check_file)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--prompt-file F is needed; try 'generate --help'");
+                                "--prompt-file F is required; try 'generate --help'");
     if (!(o->temperature >= 0) || !(o->top_p > 0 && o->top_p <= 1))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--temperature must be at least 0, --top-p above 0 and at most 1");
@@ -129,9 +130,8 @@ int main(int argc, char **argv)
         {"token-file", 0, COMMON_OPTION_STRING, &o.token_file, "FILE", "client token", 0, 0},
         {"prompt-file", 'f', COMMON_OPTION_STRING, &o.prompt_file, "FILE",
          "text (vocabulary of 256) or decimal token ids", 0, 0},
-        {"ask", 'a', COMMON_OPTION_STRING, &o.ask, "TEXT", "bytes that end the prompt, after the file's", 0,
-         0},
-        {"tokens", 'n', COMMON_OPTION_U64, &o.prompt_tokens, "N", "tokens of prompt at most (default 16384)",
+        {"ask", 'a', COMMON_OPTION_STRING, &o.ask, "TEXT", "text to append to the prompt file's", 0, 0},
+        {"tokens", 'n', COMMON_OPTION_U64, &o.prompt_tokens, "N", "most tokens of the prompt (default 16384)",
          1, 1u << 28},
         {"generate", 'g', COMMON_OPTION_U64, &o.generate_tokens, "N", "tokens to generate (default 200)", 1,
          1u << 24},
@@ -143,8 +143,8 @@ int main(int argc, char **argv)
          "type of K and V in the cluster: " ROUNDING_NAMES " (default: f32)", 0, 0},
         {"block", 0, COMMON_OPTION_U64, &o.block, "N",
          "prompt tokens attached and read at a time (default 256)", 1, 4096},
-        {"members", 0, COMMON_OPTION_U64, &o.members, "N",
-         "exactly N workers, or all there are (default: all)", 0, 4096},
+        {"members", 0, COMMON_OPTION_U64, &o.members, "N", "exactly N workers, or all (default: all)", 0,
+         4096},
         {"session", 0, COMMON_OPTION_STRING, &o.session_name, "NAME", "name of the session", 0, 0},
         {"keep-session", 0, COMMON_OPTION_FLAG, &o.keep_session, NULL, "do not delete the session at the end",
          0, 0},
@@ -155,9 +155,9 @@ int main(int argc, char **argv)
         {"record", 'r', COMMON_OPTION_STRING, &o.record_file, "FILE", "write tokens and logits, for --check",
          0, 0},
         {"full-check", 0, COMMON_OPTION_FLAG, &o.full_check, NULL,
-         "record the logits of every prompt row, not of 128", 0, 0},
+         "record the logits of every prompt row instead of 128", 0, 0},
         {"check", 'c', COMMON_OPTION_STRING, &o.check_file, "FILE",
-         "check a record against float64 attention, and nothing else", 0, 0},
+         "only check a record against float64 attention", 0, 0},
         {"json", 'j', COMMON_OPTION_STRING, &o.json_file, "FILE",
          "write the numbers; with --check, add the check's to them", 0, 0},
         {"no-color", 0, COMMON_OPTION_FLAG, &o.no_color, NULL, "plain progress lines", 0, 0},

@@ -86,7 +86,7 @@ enum common_code generate_record_read(const char *path, struct generate_record *
     fclose(file);
     if (!ok)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "%s is not a whole record of a run; write it with --record", path);
+                                "%s is not a complete record of a run; write it with --record", path);
     return COMMON_OK;
 }
 

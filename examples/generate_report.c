@@ -60,7 +60,7 @@ void generate_report_print(const struct generate_stats *s, const banyan_cluster_
     print_quantiles("tree", &s->tree);
     print_quantiles("compute (slowest)", &s->compute);
     printf("\n%-12s %12s %12s %12s %10s %20s\n", "worker", "tokens", "K and V", "compute", "of work",
-           "last token looked at");
+           "last token's attention");
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
         const banyan_worker_info *w = &cluster->workers[i];
         uint64_t ns = 0;
@@ -81,7 +81,7 @@ void generate_report_check(const struct generate_check *c)
 {
     printf("\nChecked against float64 attention in a separate process (%.1f s):\n", c->seconds);
     printf("  positions compared     %" PRIu64 " of the prompt, evenly spread, and all %" PRIu64
-           " behind it\n",
+           " after it\n",
            c->prefill_rows, c->rows - c->prefill_rows);
     printf("  largest difference     %.3g of a logit\n", c->max_abs_diff);
     printf("  tokens that agree      %" PRIu64 " of %" PRIu64 "\n", c->tokens_agree, c->tokens);
@@ -105,8 +105,7 @@ enum common_code generate_report_json(const char *path, const struct generate_st
     if (!json_is_object(object)) {
         json_decref(object);
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "%s does not hold the run's numbers: write it with --json in the run first",
-                                path);
+                                "%s does not contain the run's numbers: run with --json first", path);
     }
     if (check) {
         json_object_set_new(object, "tokens_agree", json_boolean(check->tokens_agree == check->tokens));

@@ -33,7 +33,7 @@ static enum common_code read_scaling(const json_t *config, struct llama_config *
         type = json_string_value(json_object_get(scaling, "type"));
     if (!type || strcmp(type, "llama3") != 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "config.json: rope_scaling of type %s is not known; only llama3 is",
+                                "config.json: rope_scaling of type %s is not supported; only llama3 is",
                                 type ? type : "(none)");
     c->scaling.factor = json_number_value(json_object_get(scaling, "factor"));
     c->scaling.low = json_number_value(json_object_get(scaling, "low_freq_factor"));
@@ -67,17 +67,16 @@ static enum common_code check_config(const json_t *j, struct llama_config *c, st
     if (dim && !json_is_null(dim) && (code = read_u32(j, "head_dim", 1024, &c->head_dim, err)))
         return code;
     if (c->q_heads % c->kv_heads || c->head_dim == 0 || c->head_dim % 2 || c->head_dim > 1024)
-        return common_error_set(
-            err, COMMON_INVALID_ARGUMENT,
-            "config.json: %u attention heads, %u KV heads, head_dim %u do not fit together", c->q_heads,
-            c->kv_heads, c->head_dim);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "config.json: %u attention heads, %u KV heads, head_dim %u do not match",
+                                c->q_heads, c->kv_heads, c->head_dim);
     if (json_is_true(json_object_get(j, "attention_bias")) || json_is_true(json_object_get(j, "mlp_bias")))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "config.json: layers with bias are not Llama's; refused");
+                                "config.json: layers with bias are not supported");
     const char *act = json_string_value(json_object_get(j, "hidden_act"));
     if (act && strcmp(act, "silu") != 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "config.json: hidden_act %s is not known; only silu is", act);
+                                "config.json: hidden_act %s is not supported; only silu is", act);
     const json_t *eps = json_object_get(j, "rms_norm_eps"), *theta = json_object_get(j, "rope_theta");
     c->norm_eps = eps ? (float)(json_is_number(eps) ? json_number_value(eps) : -1) : 1e-6f;
     c->rope_theta = theta ? json_number_value(theta) : 10000.0; // 0 for what is not a number
@@ -121,8 +120,8 @@ static enum common_code load_tensor(const struct common_safetensors *file, const
                                 "model.safetensors: %s should have shape [%llu%s%.0llu]", name,
                                 (unsigned long long)dim0, dim1 ? ", " : "", (unsigned long long)dim1);
     if (t->dtype != COMMON_DTYPE_F32 && t->dtype != COMMON_DTYPE_F16 && t->dtype != COMMON_DTYPE_BF16)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "model.safetensors: %s is neither F32, F16 nor BF16", name);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "model.safetensors: %s is not F32, F16 or BF16",
+                                name);
     size_t n = dim0 * (dim1 ? dim1 : 1);
     float *w = malloc(n * sizeof(float));
     if (!w)

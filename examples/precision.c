@@ -238,7 +238,8 @@ int main(int argc, char **argv)
     };
     const struct common_command command = {
         "precision", "--model DIR --text FILE [options]",
-        "Measures what keeping K and V as f16, bf16, int8 or fp8 costs a model, without a cluster.", options};
+        "Measures the error of a model with K and V stored as f16, bf16, int8 or fp8, without a cluster.",
+        options};
     struct common_error err = {0};
     int rest = 0;
     enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
@@ -246,7 +247,7 @@ int main(int argc, char **argv)
         return 0;
     if (code == COMMON_OK && (rest != argc || !model_dir || !text))
         code = common_error_set(&err, COMMON_INVALID_ARGUMENT,
-                                "--model DIR and --text FILE are needed; try 'precision --help'");
+                                "--model DIR and --text FILE are required; try 'precision --help'");
     if (code != COMMON_OK) {
         fprintf(stderr, "precision: %s\n", err.message);
         return 2;

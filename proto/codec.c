@@ -325,7 +325,7 @@ static bool read_header(struct proto_box *box, const uint8_t *data, size_t len)
         struct proto_field field;
         if (!proto_wire_field(&c, &field))
             return false;
-        if (field.number == 8) { // the checksum has been judged; elsewhere than here nobody looks for it
+        if (field.number == 8) { // the checksum has been judged; nowhere else is it looked for
             if (field.wire != PROTO_WIRE_FIXED64 || c.at != data + 9)
                 return false;
         } else if (field.number <= 7 ? !read_field(box, &field) : ++unknown > UNKNOWN_MAX) {
@@ -351,7 +351,7 @@ static enum common_code check_sum(const struct proto_prefix *prefix, const uint8
     if (*summed || (sum == PROTO_SUM_NONE && !*sums))
         return COMMON_OK;
     atomic_fetch_add_explicit(&damaged, 1, memory_order_relaxed);
-    return common_error_set(err, COMMON_DATA_LOSS, "damaged on its way: a frame of %u + %llu bytes %s",
+    return common_error_set(err, COMMON_DATA_LOSS, "damaged in transit: a frame of %u + %llu bytes %s",
                             prefix->header_len, (unsigned long long)prefix->payload_len,
                             sum == PROTO_SUM_WRONG ? "does not have its checksum" : "has lost its checksum");
 }
@@ -412,7 +412,7 @@ static enum common_code fill_tensors(struct proto_message *message, struct commo
         uint64_t offset = (end + 63) & ~UINT64_C(63);
         if (box->offsets[i] != offset || offset > box->payload_len || bytes > box->payload_len - offset)
             return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                    "tensor %u does not lie where it must in the payload", i);
+                                    "tensor %u is in the wrong place in the payload", i);
         message->tensors[i].data = box->payload + offset;
         message->tensors[i].bytes = bytes;
         end = offset + bytes;

@@ -54,7 +54,7 @@ enum common_code proto_prefix_decode(const uint8_t in[PROTO_PREFIX_BYTES], struc
                                   .payload_len = get64(in + 16)};
     if (prefix.version != PROTO_VERSION)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the peer speaks wire version %u, this program speaks %u", prefix.version,
+                                "the peer uses wire version %u, this program uses %u", prefix.version,
                                 PROTO_VERSION);
     if (get64(in + 24) != checksum(in))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
@@ -66,8 +66,8 @@ enum common_code proto_prefix_decode(const uint8_t in[PROTO_PREFIX_BYTES], struc
     return COMMON_OK;
 }
 
-// The checksum is the header's first field, so that it is found without reading a header that may be damaged: no
-// other field begins with its key. It covers what follows up to the frame's end, padding included.
+// The checksum is the header's first field, so that it is found without reading a header that may be damaged:
+// no other field begins with its key. It covers what follows up to the frame's end, padding included.
 enum { HEADER_SUM = 8, SUM_KEY = HEADER_SUM << 3 | PROTO_WIRE_FIXED64, SUM_BYTES = 9 };
 #define SUM_END (PROTO_PREFIX_BYTES + SUM_BYTES)
 

@@ -38,11 +38,11 @@ bool proto_metrics_put_limit(struct common_metrics *table, const char *name, uin
                              uint64_t refused)
 {
     const struct common_metric_spec specs[] = {
-        {.kind = COMMON_METRIC_GAUGE, .name = "banyan_limit_used", .help = "What is in use of a limit."},
-        {.kind = COMMON_METRIC_GAUGE, .name = "banyan_limit_max", .help = "How much may be in use."},
+        {.kind = COMMON_METRIC_GAUGE, .name = "banyan_limit_used", .help = "How much of a limit is in use."},
+        {.kind = COMMON_METRIC_GAUGE, .name = "banyan_limit_max", .help = "The limit."},
         {.kind = COMMON_METRIC_COUNTER,
          .name = "banyan_limit_refused_total",
-         .help = "Times that a limit was reached: refused, closed or not read on."},
+         .help = "Times that a limit was reached and something was refused, closed or left unread."},
     };
     const uint64_t numbers[] = {used, max, refused};
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
@@ -67,7 +67,7 @@ static bool put_methods(struct common_metrics *table, const struct proto_server_
                 table,
                 &(struct common_metric_spec){.kind = COMMON_METRIC_HISTOGRAM,
                                              .name = "banyan_rpc_seconds",
-                                             .help = "From a whole request to its answer.",
+                                             .help = "Time from a complete request to its answer.",
                                              .label = "method",
                                              .value = info->name},
                 &sum))
@@ -79,13 +79,14 @@ static bool put_methods(struct common_metrics *table, const struct proto_server_
 static bool put_refusals(struct common_metrics *table, const uint64_t refused[PROTO_REFUSALS])
 {
     for (int i = 0; i < PROTO_REFUSALS; i++)
-        if (!put_number(table,
-                        &(struct common_metric_spec){.kind = COMMON_METRIC_COUNTER,
-                                                     .name = "banyan_refused_total",
-                                                     .help = "Connections and requests that no handler saw.",
-                                                     .label = "reason",
-                                                     .value = reasons[i]},
-                        refused[i]))
+        if (!put_number(
+                table,
+                &(struct common_metric_spec){.kind = COMMON_METRIC_COUNTER,
+                                             .name = "banyan_refused_total",
+                                             .help = "Connections and requests refused before any handler.",
+                                             .label = "reason",
+                                             .value = reasons[i]},
+                refused[i]))
             return false;
     return true;
 }
@@ -111,27 +112,25 @@ bool proto_metrics_put(struct common_metrics *table, const struct proto_server *
                                                    .name = "banyan_clients",
                                                    .help = "Connections of clients."},
                       clients) &&
-           put_number(table,
-                      &(struct common_metric_spec){.kind = COMMON_METRIC_COUNTER,
-                                                   .name = "banyan_damaged_frames_total",
-                                                   .help = "Messages to this process that were damaged on "
-                                                           "their way."},
-                      proto_frames_damaged()) &&
-           proto_metrics_put_codes(table, "banyan_rpc_failures_total",
-                                   "Requests that were answered with an "
-                                   "error.",
+           put_number(
+               table,
+               &(struct common_metric_spec){.kind = COMMON_METRIC_COUNTER,
+                                            .name = "banyan_damaged_frames_total",
+                                            .help = "Messages to this process that were damaged in transit."},
+               proto_frames_damaged()) &&
+           proto_metrics_put_codes(table, "banyan_rpc_failures_total", "Requests answered with an error.",
                                    failed) &&
            put_refusals(table, refused) && put_methods(table, counts, n);
 }
 
 bool proto_metrics_put_tls(struct common_metrics *table, const struct common_tls *tls)
 {
-    struct common_metric_spec spec = {.kind = COMMON_METRIC_GAUGE,
-                                      .name = "banyan_tls_certificate_expiry_timestamp_seconds",
-                                      .help = "When the certificate of this process, and that of its "
-                                              "authority, end.",
-                                      .label = "which",
-                                      .value = "own"};
+    struct common_metric_spec spec = {
+        .kind = COMMON_METRIC_GAUGE,
+        .name = "banyan_tls_certificate_expiry_timestamp_seconds",
+        .help = "When the certificate of this process and that of its authority expire.",
+        .label = "which",
+        .value = "own"};
     if (!tls)
         return true;
     if (!common_metrics_put(table, &spec, (double)common_tls_expires_s(tls)))
@@ -142,7 +141,7 @@ bool proto_metrics_put_tls(struct common_metrics *table, const struct common_tls
 
 // ---- --http -----------------------------------------------------------------------------------------------
 
-// True for what is no address: whoever listens says so.
+// True for what is not an address: the listener reports it.
 static bool is_near(const char *address)
 {
     struct proto_endpoint endpoint;
@@ -164,10 +163,9 @@ enum common_code proto_http_new(struct common_loop *loop, const struct common_da
     if (!near && !insecure && !wants_certs)
         return common_error_set(
             err, COMMON_PERMISSION_DENIED,
-            "--http %.100s is not a loopback address, and whoever reaches it can read health and "
-            "metrics, and the dashboard of a coordinator without a token: add --http-insecure to allow it "
-            "(all "
-            "else stays guarded), or --tls-client-cert require with certificates",
+            "--http %.100s is not a loopback address, and anyone who can reach it can read health and "
+            "metrics, and the dashboard of a coordinator without a token: add --http-insecure to allow this "
+            "(all else stays protected), or --tls-client-cert require with certificates",
             address);
     code = common_http_new(loop, address, out, err);
     if (code == COMMON_OK)

@@ -115,8 +115,8 @@ void proto_nng_probe(const struct proto_endpoint *endpoint, uint64_t time_ns, ch
     if (fd < 0)
         return;
     snprintf(out, COMMON_ERROR_BYTES, "%s",
-             greets(fd, deadline_ns) ? "it speaks nng, and has not answered in time"
-                                     : "what listens there does not speak nng: another program, or an "
-                                       "endpoint of another kind (tcp://, tls://)");
+             greets(fd, deadline_ns) ? "it uses nng, and has not answered in time"
+                                     : "what listens there does not use nng: another program, or an endpoint "
+                                       "of another kind (tcp://, tls://)");
     close(fd);
 }

@@ -143,16 +143,15 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "the token is longer than %d characters",
                                 COMMON_TOKEN_MAX);
     if (where.tls && !options->tls)
-        return common_error_set(
-            err, COMMON_INVALID_ARGUMENT,
-            "endpoint '%s' is of TLS: give --tls-ca FILE (tls_ca), of the authority that issued the "
-            "server's certificate",
-            endpoint);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "endpoint '%s' uses TLS: give --tls-ca FILE (tls_ca), the authority that "
+                                "issued the server's certificate",
+                                endpoint);
     if (where.tls && proto_role_is_daemon(options->role) &&
         !common_tls_says(options->tls, proto_role_uri(options->role)))
         return common_error_set(
             err, COMMON_PERMISSION_DENIED,
-            "the certificate of --tls-cert does not say %s: issue one for this role (banyanctl pki "
+            "the certificate of --tls-cert does not contain %s: issue one for this role (banyanctl pki "
             "issue --role)",
             proto_role_uri(options->role));
     struct proto_channel *channel = calloc(1, sizeof *channel);
@@ -327,7 +326,7 @@ void proto_channel_fail_waiting(struct proto_channel *channel, enum common_code 
     fail_list(channel, &channel->waiting, code, text);
 }
 
-// What never left tells why: there was no link.
+// A call that never left says why: there was no link.
 static void call_fail_late(struct proto_channel *channel, struct proto_pending *call)
 {
     const char *why = "no answer within the deadline";
@@ -423,7 +422,7 @@ enum common_code proto_channel_call(struct proto_channel *channel, const struct 
     pending->arg = call->arg;
     enum common_code code = common_handle_add(channel->handles, pending, &pending->id);
     if (code != COMMON_OK) {
-        common_error_set(err, code, "%u calls wait for answers from %s: the limit is reached",
+        common_error_set(err, code, "%u calls are waiting for answers from %s: the limit is reached",
                          channel->calls_max, channel->endpoint_text);
         goto give;
     }
@@ -522,7 +521,7 @@ bool proto_channel_deliver(struct proto_channel *channel, const struct proto_pre
     }
     proto_channel_ref(channel);
     struct proto_pending *call = common_handle_get(channel->handles, message->header->request);
-    if (call && call->state == PROTO_CALL_SENT) { // else late, or forged: nobody waits for it
+    if (call && call->state == PROTO_CALL_SENT) { // else late, or forged: not awaited
         const Banyan__Pb__Status *status = message->header->status;
         struct proto_reply reply = {.code = COMMON_OK, .text = "", .status = status, .message = message};
         struct common_error bad;

@@ -135,11 +135,11 @@ enum common_code proto_server_listen(struct proto_server *server, const char *en
     if (where.tls && (!server->tls || !common_tls_has_cert(server->tls)))
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,
-            "endpoint '%s' is of TLS: give --tls-cert FILE, --tls-key FILE and --tls-ca FILE", endpoint);
+            "endpoint '%s' uses TLS: give --tls-cert FILE, --tls-key FILE and --tls-ca FILE", endpoint);
     if (where.tls && !common_tls_says(server->tls, proto_role_uri(server->role)))
         return common_error_set(
             err, COMMON_PERMISSION_DENIED,
-            "endpoint '%s': the certificate of --tls-cert does not say %s: issue one for this role "
+            "endpoint '%s': the certificate of --tls-cert does not contain %s: issue one for this role "
             "(banyanctl pki issue --role)",
             endpoint, proto_role_uri(server->role));
     struct proto_listener *listener = calloc(1, sizeof *listener);
@@ -196,7 +196,7 @@ void proto_server_counts(const struct proto_server *server, struct proto_server_
     memcpy(out->refused, server->refusals, sizeof out->refused);
 }
 
-// Counts it and tells whoever wants to know.
+// Counts it and calls the observer, if any.
 static void note_refused(struct proto_server *server, enum proto_refusal refusal, const char *peer,
                          const char *why)
 {
@@ -211,7 +211,7 @@ static void warn_refused(struct proto_server *server, const char *peer, const ch
     uint64_t now = common_clock_ns();
     if (server->warned_ns && now - server->warned_ns < COMMON_NS_PER_S)
         return;
-    common_log_warn("%s refused %s: %s (%llu refused since the last such line)", server->name, peer, why,
+    common_log_warn("%s refused %s: %s (%llu refused since the last such message)", server->name, peer, why,
                     (unsigned long long)(server->stats.refused - server->warned_refused));
     server->warned_ns = now;
     server->warned_refused = server->stats.refused;
@@ -525,9 +525,8 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     const struct proto_method *method = info ? server->methods[request->method] : NULL;
     struct common_error err;
     if (!authentic) {
-        proto_request_refuse(
-            request, PROTO_REFUSED_TOKEN, COMMON_UNAUTHENTICATED,
-            "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
+        proto_request_refuse(request, PROTO_REFUSED_TOKEN, COMMON_UNAUTHENTICATED,
+                             "token missing, expired or wrong");
         return;
     }
     if (!method) {

@@ -75,9 +75,9 @@ static enum proto_sp_event take_hello(struct proto_sp_reader *reader)
     uint8_t req[PROTO_SP_HELLO_BYTES];
     proto_sp_hello(PROTO_SP_REQ, req);
     if (memcmp(reader->small, "\0SP\0", 4) != 0)
-        return broken(reader, "not a handshake of nng's");
+        return broken(reader, "not an nng handshake");
     if (memcmp(reader->small, req, sizeof req) != 0)
-        return broken(reader, "a handshake of another protocol of nng's than REQ");
+        return broken(reader, "an nng handshake for a protocol other than REQ");
     begin_message(reader);
     return PROTO_SP_MORE;
 }
@@ -88,7 +88,7 @@ static enum proto_sp_event take_length(struct proto_sp_reader *reader)
     memcpy(&word, reader->small, sizeof word);
     reader->left = be64toh(word);
     if (reader->left > PROTO_SP_MESSAGE_MAX)
-        return broken(reader, "a message that is longer than any may be");
+        return broken(reader, "a message longer than the limit");
     if (reader->left < 4)
         return broken(reader, "a message without a request id");
     reader_move(reader, PROTO_SP_TRACE);

@@ -157,9 +157,9 @@ void proto_sp_serve(struct proto_sp_link *link)
     bool authentic = proto_server_admit(server, &request->message->header->credentials, link->peer, identity);
     if (authentic)
         link->caller.identity = *identity;
-    char text[PROTO_LIMIT_TEXT] = "there was no place for this connection: try again";
-    // One whose token stands late in its header is known only now. What there was no place for was not read, though there
-    // may be one now.
+    char text[PROTO_LIMIT_TEXT] = "no room for this connection: try again";
+    // One whose token stands late in its header is known only now. What there was no place for was not read,
+    // though there may be one now.
     bool known = authentic && proto_sp_link_known(link, text);
     if (authentic && (!known || link->use == PROTO_SP_CROWDED)) {
         proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);

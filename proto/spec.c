@@ -205,7 +205,7 @@ static enum common_code check_alike(const Banyan__Pb__Spec *spec, struct common_
     if (!sinks_right(spec->sinks, spec->n_sinks, spec->q_heads))
         return BAD("there must be no sinks, or a logit below +inf for each query head");
     if (spec->n_layer_kind || spec->n_shares || spec->n_layer_sinks)
-        return BAD("layer_kind, shares and layer_sinks go with kinds");
+        return BAD("layer_kind, shares and layer_sinks need kinds");
     return COMMON_OK;
 }
 
@@ -248,12 +248,13 @@ static enum common_code check_kinds(const Banyan__Pb__Spec *spec, struct common_
     if (spec->q_heads || spec->kv_heads || spec->k_dim || spec->v_dim || spec->scale != 0 ||
         spec->soft_cap != 0 || spec->window || spec->mask_chunk || spec->not_causal || spec->v_in_k ||
         spec->n_alibi || spec->n_sinks)
-        return BAD("heads, dimensions, masks and sinks are those of the kinds: beside kinds they must be 0");
+        return BAD("heads, dimensions, masks and sinks belong to the kinds: with kinds they must be 0");
     if (spec->n_kinds > PROTO_KINDS_MAX)
         return BAD("%zu kinds of layers: at most %u are allowed", spec->n_kinds, PROTO_KINDS_MAX);
     if (spec->n_layer_kind != spec->layers || (spec->n_shares && spec->n_shares != spec->layers) ||
         (spec->n_layer_sinks && spec->n_layer_sinks != spec->layers))
-        return BAD("layer_kind has an entry for each of the %u layers, shares and layer_sinks too or none",
+        return BAD("layer_kind needs an entry for each of the %u layers; shares and layer_sinks one for "
+                   "each, or none",
                    spec->layers);
     for (size_t i = 0; i < spec->n_kinds; i++) {
         char of[32];
@@ -269,7 +270,7 @@ static enum common_code check_kinds(const Banyan__Pb__Spec *spec, struct common_
             return code;
         any = any || proto_spec_stores(spec, l);
     }
-    return any ? COMMON_OK : BAD("no layer holds anything: one at least must");
+    return any ? COMMON_OK : BAD("no layer holds anything: at least one must");
 }
 
 enum common_code proto_spec_check(const Banyan__Pb__Spec *spec, struct common_error *err)

@@ -96,7 +96,7 @@ static enum common_code decode_runs(const Banyan__Pb__StepItem *from, size_t ind
         return bad_item(err, index, "the appended runs do not cover its rows");
     item->append_rows = (uint32_t)rows;
     if ((from->n_append > 0) != (from->write > 0))
-        return bad_item(err, index, "an append and its write sequence belong together");
+        return bad_item(err, index, "an append needs a write sequence, and only an append");
     return COMMON_OK;
 }
 
@@ -169,7 +169,7 @@ enum common_code proto_step_decode(const struct proto_message *message, uint64_t
                                 "a step has one tensor (q) or three (q, k, v), not %zu", message->n_tensors);
     for (size_t i = 0; i < message->n_tensors; i++)
         if (message->tensors[i].dtype != BANYAN__PB__DTYPE__DTYPE_U8)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "the tensors of a step are raw bytes");
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "the tensors of a step must be raw bytes");
     size_t n_runs = 0; // each list is at most 4097 long, and all of them lie in one header: no wrap
     for (size_t i = 0; i < from->n_items; i++)
         n_runs += from->items[i]->n_append;

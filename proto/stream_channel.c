@@ -98,7 +98,7 @@ static void begins(struct stream_channel *s, const char *what)
         snprintf(s->channel->trouble, sizeof s->channel->trouble, "%s", what);
 }
 
-// Everything that a failed try or a lost link leaves, and the next try. nobody: nobody listens there.
+// Everything that a failed try or a lost link leaves, and the next try. nobody: nothing listens there.
 static void retreat_from(struct stream_channel *s, enum common_code code, const char *text, bool nobody)
 {
     struct proto_channel *channel = s->channel;
@@ -135,8 +135,8 @@ static void retreat_from(struct stream_channel *s, enum common_code code, const 
         channel->refused_fn(channel->state_arg);
     if (!channel->closing)
         proto_channel_fail_sent(channel, COMMON_UNAVAILABLE, why);
-    // A peer that is not there may come; one that refuses us will refuse those who wait, too. One that has taken us sent
-    // something that was damaged on its way.
+    // A peer that is not there may come; one that refuses us will refuse those who wait, too. One that has
+    // taken us sent something that was damaged on its way.
     if (!channel->closing && code != COMMON_UNAVAILABLE && !was_ready)
         proto_channel_fail_waiting(channel, code, why);
     proto_channel_unref(channel);
@@ -180,14 +180,14 @@ static enum common_code take_hello(struct stream_channel *s, const Banyan__Pb__L
     struct proto_channel *channel = s->channel;
     if (reply->version != PROTO_VERSION)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the server speaks version %u, this program speaks %u", reply->version,
+                                "the server uses version %u, this program uses %u", reply->version,
                                 PROTO_VERSION);
     if (reply->nonce.len != PROTO_NONCE_BYTES)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "the server's hello has no nonce");
     if (channel->tls && (!proto_role_is_daemon((uint32_t)reply->role) ||
                          (channel->peer_role && (uint32_t)reply->role != channel->peer_role)))
         return common_error_set(err, COMMON_PERMISSION_DENIED,
-                                "the server is of another role than the one dialled");
+                                "the server has another role than the one dialled");
     if (channel->tls && !proto_hello_role_shown(s->io->io.tls, (uint32_t)reply->role, err))
         return err->code;
     memcpy(s->hello.accept_nonce, reply->nonce.data, PROTO_NONCE_BYTES);
@@ -224,7 +224,7 @@ static void become_ready(struct stream_channel *s)
     *channel->trouble = '\0';
     common_timer_stop(s->timer);
     proto_channel_ref(channel);
-    proto_channel_drain(channel); // those who waited come before those who are told
+    proto_channel_drain(channel); // waiting calls come before the observers
     if (!channel->closing && channel->state_fn && s->state == STATE_READY)
         channel->state_fn(channel->state_arg, true);
     proto_channel_unref(channel);
@@ -310,7 +310,7 @@ static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct c
     return true;
 }
 
-// Whoever has not understood our hello may be gone by the next try, and a coordinator in its place.
+// A peer that has not understood our hello may be gone by the next try, and a coordinator in its place.
 static void on_failed(void *owner, enum common_code code, const char *text)
 {
     struct stream_channel *s = owner;
@@ -321,7 +321,7 @@ static void on_failed(void *owner, enum common_code code, const char *text)
     } else if (s->state == STATE_HELLO && !s->heard &&
                (code == COMMON_INVALID_ARGUMENT || code == COMMON_UNAVAILABLE)) {
         s->stranger = code == COMMON_INVALID_ARGUMENT;
-        snprintf(why, sizeof why, "%.200s, and no hello: " STRANGER, text);
+        snprintf(why, sizeof why, "%.200s before a hello: " STRANGER, text);
         retreat(s, COMMON_UNAVAILABLE, why);
     } else {
         if (code == COMMON_DATA_LOSS) // of TLS: sent again it may come whole
@@ -339,7 +339,7 @@ static void say_hello(struct stream_channel *s)
     begins(s, "no answer to the hello yet: " STRANGER);
     s->hello.dial_role = channel->role;
     if (!common_random(s->hello.dial_nonce, PROTO_NONCE_BYTES)) {
-        proto_link_fail(s->io, COMMON_UNAVAILABLE, "the system gives no random bytes for a hello");
+        proto_link_fail(s->io, COMMON_UNAVAILABLE, "cannot get random bytes for a hello");
         return;
     }
     Banyan__Pb__LinkHelloRequest hello = BANYAN__PB__LINK_HELLO_REQUEST__INIT;
@@ -395,7 +395,7 @@ static void begin_link(struct stream_channel *s)
         return;
     }
     channel_move(s, STATE_SECURING);
-    begins(s, "no end of the TLS handshake yet: " STRANGER);
+    begins(s, "the TLS handshake has not finished yet: " STRANGER);
     const struct common_tls_link_options options = {
         .end = COMMON_TLS_DIAL,
         .server = proto_role_is_daemon(channel->role) ? NULL : s->endpoint.host,
@@ -429,7 +429,7 @@ static void connect_to(struct stream_channel *s, const struct sockaddr *address,
         return;
     }
     channel_move(s, STATE_CONNECTING);
-    begins(s, "no connection yet: nothing comes back from there");
+    begins(s, "no connection yet: it does not reply");
     event_assign(&s->connect_event, common_loop_base(s->channel->loop), s->fd, EV_WRITE, on_connect, s);
     common_timer_start(s->timer, PROTO_HELLO_NS, false);
     if (connect(s->fd, address, len) == 0) {
@@ -509,7 +509,7 @@ static void on_timer(void *arg)
         retreat(s, COMMON_UNAVAILABLE, "no connection in 5 s");
         break;
     case STATE_SECURING:
-        retreat(s, COMMON_UNAVAILABLE, "no end of the TLS handshake in 5 s: " STRANGER);
+        retreat(s, COMMON_UNAVAILABLE, "the TLS handshake did not finish in 5 s: " STRANGER);
         break;
     case STATE_HELLO:
     case STATE_PROOF:

@@ -29,11 +29,11 @@ bool proto_hello_role_shown(const struct common_tls_link *tls, uint32_t role, st
     common_error_set(
         err, COMMON_PERMISSION_DENIED,
         "%s: issue one for this role (banyanctl pki issue --role), and give it with --tls-cert",
-        !common_tls_link_shows(tls)             ? "the peer shows no certificate, and one must say its role"
-        : role == BANYAN__PB__ROLE__ROLE_CLIENT ? "the peer's certificate does not say banyan:client"
-        : role == BANYAN__PB__ROLE__ROLE_WORKER ? "the peer's certificate does not say banyan:worker"
-        : role                                  ? "the peer's certificate does not say banyan:coordinator"
-               : "the peer's certificate says no daemon's role (banyan:coordinator, banyan:worker)");
+        !common_tls_link_shows(tls)             ? "the peer shows no certificate, and one must name its role"
+        : role == BANYAN__PB__ROLE__ROLE_CLIENT ? "the peer's certificate does not contain banyan:client"
+        : role == BANYAN__PB__ROLE__ROLE_WORKER ? "the peer's certificate does not contain banyan:worker"
+        : role                                  ? "the peer's certificate does not contain banyan:coordinator"
+               : "the peer's certificate names no daemon's role (banyan:coordinator, banyan:worker)");
     return false;
 }
 

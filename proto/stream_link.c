@@ -316,7 +316,8 @@ static bool deliver_frame(struct proto_link *link, const struct proto_prefix *pr
     if (take(link->owner, prefix, blob, offset, &err))
         return true;
     if (err.code == COMMON_OK)
-        common_error_set(&err, COMMON_INVALID_ARGUMENT, "the peer sent a frame that this end does not take");
+        common_error_set(&err, COMMON_INVALID_ARGUMENT,
+                         "the peer sent a frame that this end does not accept");
     // Without memory for it the frame is lost, and the link with it; the next link is as good as any.
     bool spared = err.code == COMMON_DATA_LOSS || err.code == COMMON_UNAVAILABLE;
     proto_link_fail(link,
@@ -338,8 +339,7 @@ static void fail_read(struct proto_link *link, const struct common_error *err)
 {
     size_t have = link->in_end - link->in_start;
     if (!link->io.tls && link->in && proto_looks_like_tls(link->in->data + link->in_start, have))
-        proto_link_fail(link, COMMON_INVALID_ARGUMENT,
-                        "the peer speaks TLS, and this end does not: " SCHEMES);
+        proto_link_fail(link, COMMON_INVALID_ARGUMENT, "the peer uses TLS, and this end does not: " SCHEMES);
     else
         proto_link_fail(link, err->code, err->message);
 }
@@ -434,7 +434,7 @@ static void parse_all(struct proto_link *link)
     link->in_parse = false;
 }
 
-// Room for what comes next: the same buffer from its front if nobody holds a frame in it, or another.
+// Room for what comes next: the same buffer from its front if no frame in it is held, or another.
 static void renew_buffer(struct proto_link *link)
 {
     if (!proto_link_works(link) || !link->in || link->in_start != link->in_end)
@@ -503,7 +503,7 @@ static bool shake(struct proto_link *link)
     return !link->io.shaking && proto_link_works(link);
 }
 
-// Takes in what there is, once around the buffer.
+// Reads what has arrived, once around the buffer.
 static void read_round(struct proto_link *link)
 {
     if (link->io.shaking && !shake(link))

@@ -24,9 +24,9 @@ enum {
     BUCKETS_MIN = 64,
 };
 
-// Strangers, before the hello is done, have few places and little time. Of those that have said nothing and of those
-// that have said hello the more numerous kind makes room when all places are taken, its oldest first: neither kind
-// drives the other one out, however many come.
+// Strangers, before the hello is done, have few places and little time. Of those that have said nothing and
+// of those that have said hello the more numerous kind makes room when all places are taken, its oldest
+// first: neither kind drives the other one out, however many come.
 enum { SILENT, GREETED };
 
 // One accepted link:
@@ -247,8 +247,8 @@ static void refuse_link(struct server_link *link, struct proto_request *request,
     proto_request_refuse(request, PROTO_REFUSED_CONNECTION, code, why);
 }
 
-// Over TLS, whether the dialler's certificate says the role that its hello says. Clients need none, unless the server
-// demands it.
+// Over TLS, whether the dialler's certificate says the role that its hello says. Clients need none, unless
+// the server demands it.
 static bool shows_role(const struct server_link *link, uint32_t role, struct common_error *err)
 {
     const struct common_tls_link *tls = link->io->io.tls;
@@ -267,7 +267,7 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     const Banyan__Pb__LinkHelloRequest *hello = (const Banyan__Pb__LinkHelloRequest *)request->message->body;
     if (hello->version != PROTO_VERSION) {
         char why[96];
-        snprintf(why, sizeof why, "the dialler speaks version %u, this server speaks %u", hello->version,
+        snprintf(why, sizeof why, "the dialler uses version %u, this server uses %u", hello->version,
                  (unsigned)PROTO_VERSION);
         refuse_link(link, request, COMMON_FAILED_PRECONDITION, why);
         return;
@@ -280,12 +280,12 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     }
     if (!daemon && !server->for_clients) {
         refuse_link(link, request, COMMON_PERMISSION_DENIED,
-                    "this endpoint is for the cluster's daemons: clients use the others");
+                    "this endpoint is for the cluster's daemons: clients use the other endpoints");
         return;
     }
     if (daemon && !server->has_secret) {
         refuse_link(link, request, COMMON_UNAUTHENTICATED,
-                    "this server has no cluster secret and takes no daemons");
+                    "this server has no cluster secret and accepts no daemons");
         return;
     }
     struct common_error err;
@@ -299,7 +299,7 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     memcpy(link->hello.dial_nonce, hello->nonce.data, PROTO_NONCE_BYTES);
     if (!proto_hello_bind(&link->hello, link->io->io.tls) ||
         !common_random(link->hello.accept_nonce, PROTO_NONCE_BYTES)) {
-        refuse_link(link, request, COMMON_UNAVAILABLE, "the system gives no random bytes for a hello");
+        refuse_link(link, request, COMMON_UNAVAILABLE, "cannot get random bytes for a hello");
         return;
     }
     // The peer's name is for logs: only what prints.
@@ -339,14 +339,12 @@ static void on_proof(struct server_link *link, struct proto_request *request)
         }
         if (!bytes_are(&proof->proof, want, sizeof want)) {
             refuse_link(link, request, COMMON_UNAUTHENTICATED,
-                        "the dialler does not know the cluster secret");
+                        "the dialler does not have the cluster secret");
             return;
         }
     } else if (!proto_server_admit(server, &request->message->header->credentials, link->peer,
                                    &link->caller.identity)) {
-        refuse_link(
-            link, request, COMMON_UNAUTHENTICATED,
-            "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
+        refuse_link(link, request, COMMON_UNAUTHENTICATED, "token missing, expired or wrong");
         return;
     }
     bool daemon = proto_role_is_daemon(link->role);
@@ -479,13 +477,12 @@ static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct c
 static void on_failed(void *owner, enum common_code code, const char *text)
 {
     struct server_link *link = owner;
-    // A peer that goes is nobody's fault; one that sends nonsense is. A daemon that has seen our proof and goes without
-    // its own did not believe it: it says so in its log, which may be another host's.
+    // A peer that leaves is no fault; one that sends nonsense is. A daemon that has seen our proof and goes
+    // without its own did not accept it: its log says so, which may be another host's.
     if (code == COMMON_UNAVAILABLE && link->state == LINK_PROOF && proto_role_is_daemon(link->role))
-        proto_server_refused(
-            link->server, link->peer,
-            "it hung up after the hello, as one with another cluster secret does: give both the "
-            "same --secret-file");
+        proto_server_refused(link->server, link->peer,
+                             "it hung up after the hello, as a peer with another cluster secret does: give "
+                             "both the same --secret-file");
     else if (code != COMMON_UNAVAILABLE && link->state != LINK_REFUSED)
         proto_server_refused(link->server, link->peer, text);
     server_link_close(link);
@@ -522,8 +519,8 @@ void proto_stream_resume(struct proto_server *server)
             proto_list_entry(at, struct server_link, link)->io); // only marks: nothing runs here
 }
 
-// "I am here": an answer that answers nothing. Whoever does not expect it drops it as one that comes late. Without memory
-// the next tick says it.
+// "I am here": an answer that answers nothing. A peer that does not expect it drops it as a late one. Without
+// memory the next tick says it.
 static void send_note(struct server_link *link)
 {
     Banyan__Pb__HealthCheckReply body = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
@@ -562,7 +559,7 @@ void proto_stream_evict(struct proto_server *server, uint64_t token)
         struct server_link *link = proto_list_entry(at, struct server_link, link);
         if (link->caller.identity.token == token)
             proto_link_fail(link->io, COMMON_UNAVAILABLE,
-                            "its token is not valid any more"); // in another turn
+                            "its token is no longer valid"); // in another turn
     }
 }
 

@@ -34,7 +34,8 @@ enum common_code proto_ticket_check(const struct common_secret *secret, enum pro
                                     const void *data, size_t len, uint64_t now_ns, struct proto_ticket *out,
                                     struct common_error *err)
 {
-    static const char denied[] = "the ticket was not made by this cluster's coordinator, or not for this";
+    static const char denied[] =
+        "the ticket does not come from this cluster's coordinator, or is not for this";
     if (len <= COMMON_MAC_BYTES || len > PROTO_TICKET_MAX)
         return common_error_set(err, COMMON_PERMISSION_DENIED, "%s", denied);
     uint8_t mac[COMMON_MAC_BYTES];

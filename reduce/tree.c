@@ -9,7 +9,7 @@
 //     GATHERING   the own partial is there. As soon as the prefix own, child 0, ... child i has come, it is
 //                 merged.
 //     ENDED       done has run. With a carrier a child's acknowledgement may still be under way: the calls
-//                 stay until it is there, and the frame's bytes with them; nobody waits for that.
+//                 stay until it is there, and the frame's bytes with them; nothing waits for that.
 //
 // Order of merging, whatever the order of arrival:  (((own + child 0) + child 1) + child 2) ...
 #include <assert.h>
@@ -313,7 +313,7 @@ enum common_code reduce_tree_begin(struct reduce_group *group, const struct prot
                                 "the frame names a communicator, and the plan's engine has none");
     if (!reduce_partials_bytes(step, PROTO_PAYLOAD_MAX, &bytes))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "the step's partials have no size or pass %llu bytes",
+                                "the step's partials have no size or exceed %llu bytes",
                                 (unsigned long long)PROTO_PAYLOAD_MAX);
     struct reduce_op *op = common_block_zeros(sizeof *op + group->n_children * sizeof *op->answers);
     if (!op)
@@ -425,7 +425,7 @@ void reduce_tree_cancel(struct reduce_op *op)
 
 void reduce_tree_missing(const struct reduce_op *op, char *text, size_t cap)
 {
-    const char *before = "; not heard of: ";
+    const char *before = "; no result from: ";
     for (uint32_t i = 0; i < op->group->n_children; i++) {
         size_t len = strlen(text);
         if (op->answers[i].arrived)

@@ -17,31 +17,30 @@ usage() {
     cat <<'TEXT'
 Usage: tests/gpu.sh [--minutes=N] [--part=N]... [--emulated] [--small] [--from=DIR] [--out=DIR]
 
-Tests and measures Banyan on the first GPU of this machine, the shortest and most telling parts first. Each part has a
-time limit of its own: what hangs ends its part alone. Writes gpu-DATE.json (everything) and gpu-DATE.md (what to read)
-after each part, so that they are whole even if the machine goes away, and prints a table at the end.
+Tests and measures Banyan on the first GPU of this machine, the shortest and most informative parts first. Each part has a
+time limit of its own, so a hang ends only that part. Writes gpu-DATE.json (everything) and gpu-DATE.md (a report)
+after each part, so that they are complete even if the machine goes away, and prints a table at the end.
 
   1 machine    driver, clocks, MIG, runtime          6 peers      PyTorch's backends, in the same run
   2 numbers    answers against float64, twice        7 cluster    workers on the device, from model to answer
   3 bandwidth  4 k to 512 k keys: GB/s, fixed cost   8 sanitizer  compute-sanitizer's four tools
-  4 occupancy  what ncu says of the kernels          9 ptx        code that the driver compiles itself
+  4 occupancy  the kernels according to ncu          9 ptx        code that the driver compiles itself
   5 shapes     other types, rows, batches, dims     10 nccl       several ranks on this one card
 
 Options:
-  --minutes=N   never longer than this (default 9, 1 to 120)
-  --part=N      this part alone, and part 1; more than once for several
-  --emulated    over an emulated device, without a GPU: does all of this work? None of its figures is a speed
-  --small       fewer and smaller measurements: with --emulated a minute
-  --from=DIR    where bin/, lib/ and bench/ lie (default: where this was unpacked, else build/release)
-  --out=DIR     where the files go (default: here)
+  --minutes=N   time limit (default 9, 1 to 120)
+  --part=N      only this part and part 1; may be repeated
+  --emulated    use an emulated device, without a GPU, to check that everything works. Its figures are not speeds
+  --small       fewer and smaller measurements: a minute with --emulated
+  --from=DIR    folder with bin/, lib/ and bench/ (default: where this was unpacked, else build/release)
+  --out=DIR     folder for the files (default: the current one)
   --help        Print this help and exit.
 
 Parts 4, 6 and 8 need ncu, a Python with PyTorch ($PYTHON or python3) and compute-sanitizer, and say so where these are
 not. NCCL is $BANYAN_NCCL_LIBRARY, else the libnccl.so.2 beside the modules, else the system's.
-CUDA_VISIBLE_DEVICES takes another card than the first one.
-Exit codes: 0 every part that could run has passed; 1 a part has failed, or the files could not be written; 2 a mistake
-on the command line; 3 nothing was tested: no device, no room on a disk, or the programs are not there; 130, 143
-interrupted, ended.
+CUDA_VISIBLE_DEVICES selects another card than the first.
+Exit codes: 0 every part that could run passed; 1 a part failed, or the files could not be written; 2 usage error;
+3 nothing was tested: no device, no disk space, or programs are missing; 130, 143 interrupted, terminated.
 TEXT
 }
 
@@ -130,7 +129,7 @@ interrupted() { # CODE
     if [ -e "$json" ]; then
         write_files
         if [ -z "$unwritten" ]; then
-            echo "gpu.sh: interrupted; what there is stands in $json" >&2
+            echo "gpu.sh: interrupted; the results so far are in $json" >&2
         else
             echo "gpu.sh: interrupted; $unwritten could not be written: is the disk full?" >&2
         fi
@@ -140,7 +139,7 @@ interrupted() { # CODE
 trap 'leave $?' EXIT
 trap 'interrupted 130' INT
 trap 'interrupted 143' TERM HUP
-trap : PIPE # whoever reads the output (tee) may go, and the files are written all the same
+trap : PIPE # the reader of the output (tee) may end; the files are written all the same
 
 for folder in "$work" "$out"; do
     has_room "$folder" $((4 << 20)) || die 3 "the disk of ${folder%/banyan-gpu.*} is full: 4 MiB are needed (--out and TMPDIR name other folders)"
@@ -166,7 +165,7 @@ for n in "${!part_names[@]}"; do
         continue
     fi
     if [ $(($(end_of "$n") - $(now_ms))) -lt 2000 ]; then
-        not_run "$n" "no time was left: what there is of $minutes minutes is over, or kept for parts after it"
+        not_run "$n" "no time was left: $minutes minutes are used up, or kept for later parts"
         continue
     fi
     begin_part "$n"
@@ -178,7 +177,7 @@ complete=true
 write_files
 print_table
 if [ -n "$unwritten" ]; then
-    echo "gpu.sh: $unwritten could not be written: is the disk full? What there is stands above" >&2
+    echo "gpu.sh: $unwritten could not be written: is the disk full? The results so far are above" >&2
     any_failed=yes
 fi
 [ -z "$any_failed" ]

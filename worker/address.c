@@ -34,7 +34,7 @@ static const char *all_addresses(bool tls)
     return tls ? "tls://0.0.0.0:0" : "tcp://0.0.0.0:0";
 }
 
-// Whether an address of this machine's stands there: then loopback reaches whoever listens at it.
+// Whether an address of this machine's stands there: then loopback reaches its listener.
 static bool is_ours(const struct proto_endpoint *endpoint)
 {
     struct sockaddr_storage address;
@@ -48,7 +48,7 @@ static bool is_ours(const struct proto_endpoint *endpoint)
     const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
     struct addrinfo *found = NULL;
     if (getaddrinfo(endpoint->host, NULL, &hints, &found) != 0)
-        return true; // nobody knows yet
+        return true; // not known yet
     bool ours = found && can_bind(found->ai_addr, found->ai_addrlen);
     freeaddrinfo(found);
     return ours;
@@ -88,12 +88,11 @@ static enum common_code check_edge(const struct worker_config *config,
     for (uint32_t i = 0; i < coordinators->n; i++)
         if (proto_endpoint_parse(coordinators->endpoints[i], &coordinator, err) == COMMON_OK &&
             !is_ours(&coordinator))
-            return common_error_set(
-                err, COMMON_INVALID_ARGUMENT,
-                "the coordinator at %.100s is on another host and cannot dial --edge-listen %.100s: leave "
-                "--edge-listen out, give an address that it reaches, or --advertise HOST where a proxy "
-                "leads here",
-                coordinators->endpoints[i], config->edge_listen);
+            return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                    "the coordinator at %.100s is on another host and cannot dial "
+                                    "--edge-listen %.100s: leave --edge-listen out, give an address that it "
+                                    "can reach, or use --advertise HOST behind a proxy",
+                                    coordinators->endpoints[i], config->edge_listen);
     return COMMON_OK;
 }
 
@@ -123,8 +122,8 @@ enum common_code worker_address_settle(struct worker_config *config, bool guarde
     config->listen_by_default = true;
     if (far && !guarded && !tls)
         common_log_warn(
-            "clients on other hosts cannot put K and V here: --listen is %s; join the coordinator "
-            "over tls:// with --tls-cert, or give --insecure where the network is trusted",
+            "clients on other hosts cannot put K and V here: --listen is %s; join the coordinator over "
+            "tls:// with --tls-cert, or give --insecure if the network is trusted",
             config->listen);
     return COMMON_OK;
 }

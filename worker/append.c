@@ -58,7 +58,7 @@ static enum common_code append_pieces(struct worker *worker, const struct proto_
     return COMMON_OK;
 }
 
-// Rows that nobody asks for any more are not written again.
+// Rows that are no longer asked for are not written again.
 static bool any_forgotten(const struct worker_rows *pieces, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -81,7 +81,7 @@ enum common_code worker_append_rows(struct worker *worker, const struct proto_st
                                     uint32_t *appends, const char **reason, struct common_error *err)
 {
     if (item->write == 0)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an append has a write sequence");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an append needs a write sequence");
     struct worker_rows *pieces = calloc(item->n_append, sizeof *pieces);
     if (!pieces)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an append");
@@ -107,8 +107,7 @@ enum common_code worker_append_rows(struct worker *worker, const struct proto_st
         if (COMMON_FAILPOINT_FAILS("append_refused"))
             code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this append");
         if (code == COMMON_OK && n > 0)
-            code = worker_disk_append(worker_store_disk(worker->store), session, item->layer, item->write,
-                                      end, err);
+            code = worker_disk_append(worker->disk, session, item->layer, item->write, end, err);
         if (code == COMMON_OK)
             code = store_rows(worker->store, pieces, n, reason, err);
         if (code == COMMON_FAILED_PRECONDITION && any_forgotten(pieces, n))

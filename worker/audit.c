@@ -128,13 +128,13 @@ static enum common_code check_shape(struct worker_audit *a, const struct worker_
     const struct worker_kind *kind = worker_spec_kind(session->spec, body->layer);
     if (!kind)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "layer %u of %u does not exist, or holds nothing", body->layer,
+                                "layer %u of %u does not exist or holds nothing", body->layer,
                                 session->spec->shape->layers);
     a->kernels = &kind->kernels;
     a->source = proto_spec_source(session->spec->pb, body->layer);
     a->group = kernels_spec_group(a->kernels);
     if (body->n_positions < 1 || body->n_chunks < 1)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an audit has rows and chunks");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an audit needs rows and chunks");
     if (body->q_heads < 1 || body->q_heads > a->kernels->q_heads ||
         body->q_head > a->kernels->q_heads - body->q_heads)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "query heads out of range");
@@ -146,7 +146,8 @@ static enum common_code check_shape(struct worker_audit *a, const struct worker_
             return common_error_set(err, COMMON_INVALID_ARGUMENT, "rows out of range");
     size_t pairs = body->n_positions * body->q_heads;
     if (message->n_tensors != 1 || message->tensors[0].bytes != pairs * a->kernels->k_dim * sizeof(float))
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "q is not that of the rows and heads");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "the size of q does not match the rows and heads");
     a->q = message->tensors[0].data;
     a->kv_head = body->q_head / a->group;
     a->kv_heads = (body->q_head + body->q_heads - 1) / a->group - a->kv_head + 1;
@@ -276,7 +277,8 @@ static enum common_code audit_begin(struct worker_audit *a, const struct proto_m
         return common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
     if (worker->n_audits >= WORKER_AUDITS_MAX) {
         *reason = "LIMIT";
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "worker %s has enough audits", worker->name);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "worker %s is busy with other audits",
+                                worker->name);
     }
     enum common_code code =
         worker_session_find(&worker->sessions, a->body->session, a->body->incarnation, &session, err);

@@ -14,7 +14,7 @@
 #include "kernels/split.h"
 #include "worker/cold.h"
 #include "worker/pace.h"
-#include "worker/warm.h"
+#include "worker/wants.h"
 
 struct item {
     struct worker_spec *spec;
@@ -25,7 +25,7 @@ struct item {
     void *runs; // of the kernels, or of a device
     void *workspace;
     uint32_t first_task;
-    atomic_uint left; // tasks; whoever brings it to 0 merges
+    atomic_uint left; // tasks; the one that brings it to 0 merges
 };
 
 struct pin { // a chunk that is read, and how many rows of it
@@ -263,7 +263,8 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
         if (worker_chunk_cold(entry->chunk, item->source))
             return common_error_set(
                 err, COMMON_RESOURCE_EXHAUSTED,
-                "rows of layer %u are not in memory, and did not come from --store: try again", item->source);
+                "rows of layer %u are not in memory and could not be read from --store: try again",
+                item->source);
         worker_chunk_touch(compute->store, entry->chunk, item->source);
         run_count += worker_chunk_run_count(entry->chunk, item->source, share.seen);
         seen += share.seen;
@@ -284,9 +285,8 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
         if (!(there ? lay_out_there(budget, to, there, item, pins, n_pins, run_count, &bytes)
                     : lay_out(budget, to, item, pins, n_pins, run_count, &bytes)))
             return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                    "no memory for the step: try again when less is in flight, or with "
-                                    "fewer rows, or raise the "
-                                    "worker's --memory");
+                                    "no memory for the step: try again when less is in flight or with fewer "
+                                    "rows, or raise the worker's --memory");
         for (uint32_t i = 0; i < n_pins; i++)
             worker_store_pin(pins[i].chunk);
         compute->n_pins += n_pins;

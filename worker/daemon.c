@@ -57,16 +57,16 @@ static enum common_code check_memory(uint64_t wanted, struct common_error *err)
     uint64_t all = meminfo("MemTotal"), available = free_memory();
     char a[32], b[32];
     if (all && wanted > all)
-        return common_error_set(
-            err, COMMON_INVALID_ARGUMENT,
-            "--memory %s is more than the %s that this machine has: give less; --store-limit is for "
-            "what files hold",
-            common_format_bytes(wanted, a, sizeof a), common_format_bytes(all, b, sizeof b));
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--memory %s is more than the %s of this machine: give less; --store-limit "
+                                "sets what files may hold",
+                                common_format_bytes(wanted, a, sizeof a),
+                                common_format_bytes(all, b, sizeof b));
     if (wanted > available)
-        common_log_warn(
-            "--memory %s is more than the %s that is free now: the kernel may end this worker when it "
-            "fills up",
-            common_format_bytes(wanted, a, sizeof a), common_format_bytes(available, b, sizeof b));
+        common_log_warn("--memory %s is more than the %s that is free now: the kernel may kill this worker "
+                        "when it fills up",
+                        common_format_bytes(wanted, a, sizeof a),
+                        common_format_bytes(available, b, sizeof b));
     return COMMON_OK;
 }
 
@@ -97,7 +97,7 @@ static enum common_code set_names(struct worker_daemon_options *out, const char 
     if (!is_word(out->host) || !is_word(out->name))
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,
-            "--name and --host are not empty and have no spaces; try 'banyan-worker --help'");
+            "--name and --host must not be empty or contain spaces; try 'banyan-worker --help'");
     out->config.name = out->name;
     out->config.host = out->host;
     return COMMON_OK;
@@ -117,8 +117,9 @@ static enum common_code set_place(struct worker_daemon_options *out, const char 
     } else if (numa && strcmp(numa, "auto") != 0) {
         unsigned long node = strtoul(numa, &end, 10);
         if (!isdigit((unsigned char)numa[0]) || *end || node > INT32_MAX)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                    "--numa is auto, none or a node's number; try 'banyan-worker --help'");
+            return common_error_set(
+                err, COMMON_INVALID_ARGUMENT,
+                "--numa must be auto, none or a node's number; try 'banyan-worker --help'");
         options.numa = (int32_t)node;
     }
     enum common_code code = worker_place_new(&options, &out->place, err);
@@ -136,10 +137,10 @@ static enum common_code check_store(struct worker_config *config, const char *na
     if (!config->store && (fsync_when || config->scrub_ns || config->store_limit))
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,
-            "--fsync, --scrub and --store-limit go with --store; try 'banyan-worker --help'");
+            "--fsync, --scrub and --store-limit need --store; try 'banyan-worker --help'");
     if (config->store && !name)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--store needs --name: what it keeps is that worker's; try "
+                                "--store needs --name: its files belong to that worker; try "
                                 "'banyan-worker --help'");
     config->fsync = WORKER_FSYNC_INTERVAL;
     if (fsync_when && strcmp(fsync_when, "always") == 0)
@@ -178,122 +179,122 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
     struct common_daemon *daemon = &out->daemon;
     const struct common_option options[] = {
         {"coordinator", 'c', COMMON_OPTION_STRING, &config->coordinator, "ENDPOINT,...",
-         "The coordinator to join: tls://HOST:PORT, tcp://HOST:PORT or unix:///PATH; with those\n"
-         "that stand by on its store, A,B. Required.",
+         "The coordinator to join: tls://HOST:PORT, tcp://HOST:PORT or unix:///PATH; several, if\n"
+         "it may run on another host, as A,B. Required.",
          0, 0},
         {"name", 'n', COMMON_OPTION_STRING, &words->name, "NAME",
          "Name, unique in the cluster. Default: HOST-PID.", 0, 0},
         {"host", 0, COMMON_OPTION_STRING, &words->host, "NAME",
-         "Name of this machine: workers with the same one are neighbours in the tree.\n"
+         "Name of this machine; workers with the same name are neighbours in the tree.\n"
          "Default: the host's name.",
          0, 0},
         {"listen", 'l', COMMON_OPTION_STRING, &config->listen, "ENDPOINT",
-         "Where clients put K and V: tls://, nng+tls://, tcp://, nng+tcp:// or unix://, port 0:\n"
-         "any. Default: tcp://127.0.0.1:0, or tls:// as the coordinator; all addresses with a\n"
-         "coordinator on another host and TLS, or --insecure.",
+         "Endpoint where clients put K and V: tls://, nng+tls://, tcp://, nng+tcp:// or unix://;\n"
+         "port 0 takes any free port. Default: tcp://127.0.0.1:0, or tls:// as for the\n"
+         "coordinator; all addresses if it is on another host with TLS or --insecure.",
          0, 0},
         {"edge-listen", 'e', COMMON_OPTION_STRING, &config->edge_listen, "ENDPOINT",
-         "Where the coordinator and other workers dial: tls://, tcp:// or unix://, port 0: any.\n"
-         "Default: tcp://127.0.0.1:0, or tls:// as the coordinator; all addresses with one on\n"
-         "another host.",
+         "Endpoint that the coordinator and other workers dial: tls://, tcp:// or unix://; port\n"
+         "0 takes any free port. Default: tcp://127.0.0.1:0, or tls:// as for the coordinator;\n"
+         "all addresses if it is on another host.",
          0, 0},
         {"advertise", 0, COMMON_OPTION_STRING, &config->advertise, "HOST",
-         "Name or address by which the others reach this machine. Default: what it listens at;\n"
-         "where that is all addresses, the one by which it reaches the coordinator.",
+         "Name or address by which the others reach this machine. Default: the address it\n"
+         "listens at, or, if that is all addresses, the one by which it reaches the coordinator.",
          0, 0},
         COMMON_DAEMON_SECRET_OPTION(daemon),
         COMMON_DAEMON_TOKEN_OPTION(daemon,
-                                   "What clients may present beside their ticket in the place of the\n"
-                                   "coordinator's pass; they need one of the two where this is given,\n"
-                                   "or --listen is no loopback address. Default: systemd's credential\n"
-                                   "'token', else there is none."),
+                                   "A token that clients may present with their ticket in place of the\n"
+                                   "coordinator's pass. They need one of the two if this is given or if\n"
+                                   "--listen is not a loopback address. Default: systemd's credential\n"
+                                   "'token', else none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
-         "Let --listen and --edge-listen be other addresses than loopback without TLS: what goes\n"
-         "over the network can be read there. Clients need a pass or the token all the same.",
+         "Allow --listen and --edge-listen beyond loopback without TLS: all traffic can then be\n"
+         "read on the network. Clients still need a pass or the token.",
          0, 0},
         {"memory", 'm', COMMON_OPTION_SIZE, &config->memory_bytes, "SIZE",
-         "Memory for K, V and what is in flight (messages, partial results, workspaces), which\n"
-         "gets an eighth, but 128 MiB to 1 GiB, and half at most: of 256M, 128 MiB hold K and V.\n"
-         "With a device, of its memory, of which an eighth, at most 1 GiB, is for workspaces.\n"
-         "Default: half of what is free; of a device, all that is free, less an eighth, at most\n"
-         "2 GiB, for communicators with --engine nccl.",
+         "Memory for K and V and for what is in flight (messages, partial results, workspaces).\n"
+         "The latter gets an eighth, at least 128 MiB and at most 1 GiB, never more than half:\n"
+         "of 256M, 128 MiB hold K and V. With a device this is its memory, of which an eighth,\n"
+         "at most 1 GiB, is for workspaces. Default: half of the free memory; on a device all\n"
+         "free memory, less an eighth, at most 2 GiB, for communicators with --engine nccl.",
          MEMORY_MIN, UINT64_C(1) << 50},
         {"prefault", 0, COMMON_OPTION_FLAG, &config->prefault, NULL,
-         "Has what --memory has for K and V from the system before it is ready, and keeps it.\n"
-         "New memory costs nothing later, and what is not there is told now. Not with a device.",
+         "Take all memory for K and V from the system before the worker is ready, and keep it:\n"
+         "it costs nothing later, and a shortage shows at once. Not with a device.",
          0, 0},
         {"max-clients", 0, COMMON_OPTION_U64, &clients, "N",
-         "Connections of clients. The coordinator and other workers have places of their own.\n"
-         "Default: 1024.",
+         "Largest number of client connections. The coordinator and other workers are not\n"
+         "counted. Default: 1024.",
          1, 1u << 20},
         {"attach-ttl", 0, COMMON_OPTION_DURATION, &config->attach_ttl_ns, "TIME",
-         "Rows that were attached and are not committed are dropped when nothing of their\n"
-         "chunk has been attached for so long; 0: never. Default: 15m.",
+         "Drop attached rows that are not committed once nothing of their chunk has been\n"
+         "attached for this long; 0: never. Default: 15m.",
          0, 0},
         {"store", 0, COMMON_OPTION_STRING, &config->store, "DIR",
-         "Directory of this worker alone (made, mode 0700) that keeps what it holds: K and V\n"
-         "outlive the process, however it ends. Needs --name. Default: memory alone.",
+         "Directory of this worker alone (created with mode 0700) where K and V are kept, so\n"
+         "that they outlive the process however it ends. Needs --name. Default: memory only.",
          0, 0},
         {"fsync", 0, COMMON_OPTION_STRING, &words->fsync_when, "always|interval|never",
-         "What a loss of power takes of --store: always (nothing; each write waits for the\n"
-         "disk), interval (about the last second) or never (what the system has not written\n"
-         "yet). The end of the process alone takes nothing. Default: interval.",
+         "What a power loss costs --store: always (nothing; each write waits for the disk),\n"
+         "interval (about the last second) or never (what the system has not written yet). If\n"
+         "only the process ends, nothing is lost. Default: interval.",
          0, 0},
         {"scrub", 0, COMMON_OPTION_U64, &scrub_hours, "HOURS",
-         "Reads every file of --store once in so many hours; what is damaged is moved to its\n"
-         "quarantine/ and written anew. 0: never. Default: 168, a week.",
+         "Read every file of --store once in so many hours; damaged files are moved to its\n"
+         "quarantine/ and written again. 0: never. Default: 168, a week.",
          0, 24 * 366},
         {"store-limit", 0, COMMON_OPTION_SIZE, &config->store_limit, "SIZE",
-         "K and V that this worker takes, in memory and in --store together. With more than\n"
-         "--memory, rows that were not used for longest leave memory, and are read again when\n"
-         "they are used. Not with a device. Default: what --memory has room for.",
+         "How much K and V this worker takes, in memory and in --store together. If this exceeds\n"
+         "--memory, the least recently used rows leave memory and are read back when needed. Not\n"
+         "with a device. Default: what fits into --memory.",
          MEMORY_MIN, UINT64_C(1) << 50},
         {"read-ahead", 0, COMMON_OPTION_U64, &read_ahead, "LAYERS",
-         "So many layers after the one that is asked for are read from --store as well, where\n"
-         "they have left memory. Default: 2.",
+         "When a layer is read back from --store, read so many following layers as well.\n"
+         "Default: 2.",
          0, 64},
         {"threads", 't', COMMON_OPTION_U64, &words->threads, "N",
-         "Compute threads. Default: one for each core that it may use, on one NUMA node\n"
-         "where there are several, and no more than its cgroup's processor time serves.",
+         "Compute threads. Default: one for each core that it may use, on one NUMA node if\n"
+         "there are several, and no more than its cgroup's processor time allows.",
          1, 256},
         {"bind", 0, COMMON_OPTION_STRING, &words->bind, "auto|cores|none",
-         "Where compute threads run: cores (each on a core of its own; workers of a host\n"
-         "share the cores out), none, or auto (cores when there are as many threads as\n"
-         "cores, else anywhere on the NUMA node). Default: auto.",
+         "Where compute threads run: cores (each on a core of its own; the workers of a host\n"
+         "divide the cores), none, or auto (cores if there are as many threads as cores, else\n"
+         "anywhere on the NUMA node). Default: auto.",
          0, 0},
         {"numa", 0, COMMON_OPTION_STRING, &words->numa, "auto|none|NODE",
-         "NUMA node for threads and memory: its number, auto (the one that the fewest\n"
-         "workers of this host took) or none (all; memory is interleaved). Default: auto.",
+         "NUMA node for threads and memory: its number, auto (the one that the fewest workers\n"
+         "of this host use) or none (all; memory is interleaved). Default: auto.",
          0, 0},
         {"device", 0, COMMON_OPTION_STRING, &words->device, "auto|cpu|DEVICE",
-         "What holds K and V and computes: cpu, a device as cuda:0, or auto (a device\n"
-         "where there is one, else the processor; 'banyanctl workers' says why, where\n"
-         "there is hardware for one). Default: auto.",
+         "What holds K and V and computes: cpu, a device such as cuda:0, or auto (a device if\n"
+         "one works, else the processor; if there is hardware for a device, 'banyanctl workers'\n"
+         "says why it is not used). Default: auto.",
          0, 0},
         {"device-module", 0, COMMON_OPTION_STRING, &words->module, "PATH",
-         "Module that serves the device. Default: banyan-cuda.so beside this program, in\n"
-         "../lib or in the library folder's banyan/.",
+         "Module for the device. Default: banyan-cuda.so beside this program, in ../lib or in\n"
+         "the library folder's banyan/.",
          0, 0},
         {"engine", 0, COMMON_OPTION_STRING, &words->engine, "stream|mpi|nccl|NAME",
-         "How partial results climb the tree where all workers of a plan offer it: stream,\n"
-         "mpi (started by mpirun or srun) or nccl (with a CUDA device). Default: stream.",
+         "How partial results climb the tree if all workers of a plan offer it: stream, mpi\n"
+         "(started by mpirun or srun) or nccl (with a CUDA device). Default: stream.",
          0, 0},
         {"engine-module", 0, COMMON_OPTION_STRING, &words->engine_module, "PATH",
-         "Module of that engine. Default: banyan-NAME.so, where --device-module looks.", 0, 0},
+         "Module for the engine. Default: banyan-NAME.so, in the places of --device-module.", 0, 0},
         {"bandwidth", 0, COMMON_OPTION_SIZE, &config->bandwidth, "SIZE",
          "Bytes of K and V per second to report. Default: measured at the start.", 1, UINT64_C(1) << 50},
         COMMON_DAEMON_HTTP_OPTION(
-            daemon, "Serve /livez, /readyz and /metrics (Prometheus, OpenMetrics) here, port 0: any.\n"
-                    "Default: nowhere."),
+            daemon, "Serve /livez, /readyz and /metrics (Prometheus, OpenMetrics) at this address; port 0\n"
+                    "takes any free port. Default: nowhere."),
         COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon),
         COMMON_DAEMON_HTTP_TLS_OPTION(daemon),
         COMMON_DAEMON_TLS_OPTIONS(daemon),
         {"drain", 0, COMMON_OPTION_FLAG, &out->drain, NULL,
-         "On SIGTERM or SIGINT its chunks first move to other workers, while it goes on serving;\n"
-         "then it ends. A second signal ends it at once. Started again, it is used again.",
+         "On SIGTERM or SIGINT, move all chunks to other workers while serving, then exit. A\n"
+         "second signal stops the worker at once. A restart ends the drain.",
          0, 0},
         {"drain-timeout", 0, COMMON_OPTION_DURATION, &out->drain_ns, "TIME",
-         "With --drain: end after this long, whatever is left then. Default: no limit.", 0, 0},
+         "With --drain: exit after this long even if chunks are left. Default: no limit.", 0, 0},
         COMMON_DAEMON_READY_OPTION(daemon, "Written once it has joined: {\"name\": ..., \"endpoint\": ...,\n"
                                            "\"edge_endpoint\": ..., \"pid\": n}, and \"http\" with --http.\n"
                                            "Default: none."),
@@ -303,16 +304,16 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
         COMMON_DAEMON_TRACE_OPTIONS(daemon),
         COMMON_DAEMON_CONFIG_OPTIONS(daemon),
         {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL,
-         "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 4 the device is lost,\n"
-         "5 with --drain: ended while it still had chunks.",
+         "Exit codes: 0 clean stop, 2 usage error, 3 cannot start, 4 device lost, 5 stopped with\n"
+         "chunks left (--drain).",
          0, 0},
     };
     const struct common_command command = {
         .program = "banyan-worker",
         .synopsis = "--coordinator=ENDPOINT [options]",
         .about = "Holds a part of each session's K and V and computes attention over it. Joins the\n"
-                 "coordinator, and joins again after a lost link. SIGTERM and SIGINT end it after the steps\n"
-                 "in hand. SIGHUP reads the file of --config again and takes from it\n" RELOADS
+                 "coordinator, and rejoins after a lost link. SIGTERM and SIGINT stop it after the steps\n"
+                 "in progress. SIGHUP reads the file of --config again and applies\n" RELOADS
                  ";\nand its certificates. BANYAN_KERNEL chooses the attention kernel.",
         .options = options};
     enum common_code code = common_daemon_parse(daemon, &command, argc, argv, err);
@@ -320,10 +321,10 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
         return code;
     if (out->drain_ns && !out->drain)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--drain-timeout goes with --drain; try 'banyan-worker --help'");
+                                "--drain-timeout needs --drain; try 'banyan-worker --help'");
     if (!config->coordinator)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--coordinator is needed; try 'banyan-worker --help'");
+                                "--coordinator is required; try 'banyan-worker --help'");
     config->max_clients = (uint32_t)clients;
     config->read_ahead = (uint32_t)read_ahead;
     if (scrub_hours == UINT64_MAX) // not given
@@ -357,12 +358,11 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     if (out->device && config->prefault)
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,
-            "--prefault does not go with a device, whose memory is there: leave it out, or use --device cpu");
+            "--prefault is not for devices, whose memory is always there: leave it out, or use --device cpu");
     if (out->device && config->store_limit)
-        return common_error_set(
-            err, COMMON_INVALID_ARGUMENT,
-            "--store-limit does not go with a device, whose memory has all rows: leave it out, or "
-            "use --device cpu");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--store-limit is not for devices, whose memory holds all rows: leave it "
+                                "out, or use --device cpu");
     if (config->memory_bytes && !out->device) {
         code = check_memory(config->memory_bytes, err);
         if (code != COMMON_OK)
@@ -409,7 +409,7 @@ void worker_daemon_reload(struct worker_daemon_options *options, struct worker *
         common_log_info("signal=HUP: nothing is reloaded: this process has no --config");
         common_daemon_retrace(NULL, options->config.tracer);
     } else if (!fresh) {
-        common_log_error("signal=HUP: nothing is changed: no memory for a configuration");
+        common_log_error("signal=HUP: nothing is changed: out of memory for a configuration");
     } else if (read_options(daemon->argc, daemon->argv, fresh, &words, &err) != COMMON_OK) {
         common_log_error("signal=HUP: nothing is changed: %s", err.message);
     } else {

@@ -141,7 +141,7 @@ static enum common_code open_auto(const struct worker_device_options *options, s
         return common_error_set(err, code, "%s", why.message);
     uint32_t count = 0;
     if (code != COMMON_OK) {
-        why.code = COMMON_UNAVAILABLE; // it says nothing of hardware
+        why.code = COMMON_UNAVAILABLE; // it does not mention hardware
     } else {
         common_error_set(&why, COMMON_UNAVAILABLE, "the module sees no device");
         count = ops->count(&why);
@@ -167,8 +167,9 @@ enum common_code worker_device_open(const struct worker_device_options *options,
     if (strcmp(options->wanted, "auto") == 0)
         return open_auto(options, out, no_device, err);
     if (!name_parse(options->wanted, name, &index))
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--device is auto, cpu or NAME:INDEX as cuda:0; try 'banyan-worker --help'");
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "--device must be auto, cpu or NAME:INDEX such as cuda:0; try 'banyan-worker --help'");
     if (!options->module && !worker_module_find(name, path, sizeof path))
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                 "there is no module banyan-%s.so beside the program: give --device-module",
@@ -178,7 +179,7 @@ enum common_code worker_device_open(const struct worker_device_options *options,
         return code;
     if (strcmp(ops->name, name) != 0)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the module serves devices of the name %.31s, not %s", ops->name, name);
+                                "the module serves devices named %.31s, not %s", ops->name, name);
     return open_at(options, ops, index, out, err);
 }
 

@@ -13,9 +13,9 @@
 
 #define ASK_NS      (200 * COMMON_NS_PER_MS)
 #define CALL_NS     (5 * COMMON_NS_PER_S)
-#define STUCK_ASKS  10 // nothing has moved for so long: that is told
-#define EMPTY_ASKS  10 // sessions let go of a worker soon after its last chunk has gone
-#define REASON      "its process is leaving"
+#define STUCK_ASKS  10 // nothing has moved for so long: that is reported
+#define EMPTY_ASKS  10 // sessions release a worker soon after its last chunk is gone
+#define REASON      "its process is shutting down"
 #define STUCK_BYTES 256
 
 struct worker_empty {
@@ -24,7 +24,7 @@ struct worker_empty {
     struct common_timer *timer;
     const char *name; // the worker's
     uint64_t instance, until_ns, call;
-    uint64_t chunks; // left, as far as it knows; UINT64_MAX: nobody has said
+    uint64_t chunks; // left, as last reported; UINT64_MAX: not reported yet
     bool calling;
     unsigned stuck_asks, empty_asks;
     char told[STUCK_BYTES]; // why nothing moves, as it was logged last
@@ -37,7 +37,7 @@ static void tell_stuck(struct worker_empty *e, const char *stuck)
     e->stuck_asks = stuck[0] ? e->stuck_asks + 1 : 0;
     if (e->stuck_asks < STUCK_ASKS || strncmp(e->told, stuck, sizeof e->told - 1) == 0)
         return;
-    common_log_warn("this worker waits to be emptied: %s chunks=%" PRIu64, stuck, e->chunks);
+    common_log_warn("this worker cannot drain yet: %s chunks=%" PRIu64, stuck, e->chunks);
     snprintf(e->told, sizeof e->told, "%s", stuck);
 }
 
@@ -52,7 +52,7 @@ static void asked(void *arg, const struct proto_reply *reply)
     } else {
         const Banyan__Pb__WorkerDrainReply *body = (const void *)reply->message->body;
         if (e->chunks == UINT64_MAX)
-            common_log_info("chunks go to other workers before this one leaves chunks=%" PRIu64
+            common_log_info("draining: chunks move to other workers before this one stops chunks=%" PRIu64
                             " sessions=%" PRIu64,
                             body->chunks, body->sessions);
         e->chunks = body->chunks;
@@ -93,12 +93,11 @@ static void tick(void *arg)
         return;
     }
     if (e->chunks == UINT64_MAX)
-        common_log_warn("--drain-timeout is over, and the coordinator has not answered");
+        common_log_warn("--drain-timeout has passed, and the coordinator has not answered");
     else
-        common_log_warn(
-            "--drain-timeout is over: this worker leaves with chunks that are nowhere else, or not as "
-            "often as they should be chunks=%" PRIu64,
-            e->chunks);
+        common_log_warn("--drain-timeout has passed: this worker stops with chunks that have no other copy "
+                        "or too few chunks=%" PRIu64,
+                        e->chunks);
     e->done(e->arg, false);
 }
 

@@ -34,9 +34,9 @@ static enum common_code engine_load(const struct worker_engine_options *options,
     const struct reduce_module *module = symbol;
     if (module->abi != REDUCE_MODULE_ABI || module->size != sizeof *module ||
         strcmp(module->build, REDUCE_MODULE_BUILD) != 0)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION, "%.200s is of another build", from);
+        return common_error_set(err, COMMON_FAILED_PRECONDITION, "%.200s comes from another build", from);
     if (strcmp(module->ops->name, options->name) != 0)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION, "the module is of the engine %.15s, not %s",
+        return common_error_set(err, COMMON_FAILED_PRECONDITION, "the module is for the engine %.15s, not %s",
                                 module->ops->name, options->name);
     *out = module;
     return COMMON_OK;
@@ -50,7 +50,7 @@ enum common_code worker_engine_open(const struct worker_engine_options *options,
         return COMMON_OK;
     if (!valid_name(options->name))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--engine is stream, mpi or nccl; try 'banyan-worker --help'");
+                                "--engine must be stream, mpi or nccl; try 'banyan-worker --help'");
     struct worker_engine *engine = calloc(1, sizeof *engine);
     if (!engine)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory");

@@ -25,19 +25,18 @@ static void check_cover(const struct worker *worker, const struct proto_step_ite
                         struct proto_step_result_item *result)
 {
     char text[192];
-    if (result->code == COMMON_NOT_FOUND) { // the coordinator knows the session: a member has lost it
+    if (result->code == COMMON_NOT_FOUND) { // the coordinator has the session: a member has lost it
         result->code = COMMON_DATA_LOSS;
         snprintf(result->reason, sizeof result->reason, "COVERAGE");
     }
-    if (result->code == COMMON_UNAVAILABLE) // which ranges: the coordinator knows
+    if (result->code == COMMON_UNAVAILABLE) // the coordinator knows which ranges
         snprintf(result->reason, sizeof result->reason, "MISSING_RANGE");
     if (result->code != COMMON_OK)
         return;
     if (result->cover_tokens != item->cover_tokens || result->cover_sum != item->cover_sum) {
         snprintf(text, sizeof text,
-                 "%" PRIu64 " tokens were seen where the layout has %" PRIu64
-                 ", or others: a chunk is missing, stale or counted "
-                 "twice",
+                 "%" PRIu64 " tokens were covered where the layout has %" PRIu64
+                 ", or different ones: a chunk is missing, stale or counted twice",
                  result->cover_tokens, item->cover_tokens);
         worker_item_fail(worker, result, COMMON_DATA_LOSS, "COVERAGE", text);
     } else if (result->appends != item->cover_appends) {

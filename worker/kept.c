@@ -105,7 +105,7 @@ static void held_done(void *arg)
     if (leaving)
         proto_request_fail(h->request, COMMON_UNAVAILABLE, "the worker is leaving", NULL, 0);
     else if (proto_request_over(h->request))
-        proto_request_fail(h->request, COMMON_CANCELLED, "nobody waits for it any more: it was not begun",
+        proto_request_fail(h->request, COMMON_CANCELLED, "the deadline passed before the call was started",
                            NULL, 0);
     else
         h->handle(worker, h->request);

@@ -89,7 +89,7 @@ static void daemon_emptied(void *arg, bool empty)
     if (d->state != DAEMON_EMPTYING)
         return;
     if (empty)
-        common_log_info("this worker has no chunks any more: it ends");
+        common_log_info("this worker is drained: stopping");
     else
         d->exit_code = EXIT_CHUNKS;
     daemon_leave(d);
@@ -99,8 +99,8 @@ static void warn_of_what_goes(const struct daemon *d)
 {
     char bytes[32];
     if (worker_unsaved_bytes(d->worker))
-        common_log_warn("%s of keys and values go with this process, and sessions lose what no other worker "
-                        "holds: --drain moves it to others first, --store DIR keeps it",
+        common_log_warn("%s of keys and values end with this process, and sessions lose what no other worker "
+                        "holds: --drain moves them to others first, --store DIR keeps them",
                         common_format_bytes(worker_unsaved_bytes(d->worker), bytes, sizeof bytes));
 }
 
@@ -109,12 +109,12 @@ static void daemon_signalled(void *arg)
     struct daemon *d = arg;
     if (d->state == DAEMON_SERVING && d->options.drain) {
         daemon_set_state(d, DAEMON_EMPTYING);
-        common_notify_leaving(d->notify, "leaving, once its chunks have moved to other workers");
+        common_notify_leaving(d->notify, "stopping once its chunks have moved to other workers");
         if (worker_empty(d->worker, d->options.drain_ns, daemon_emptied, d) == COMMON_OK)
             return;
     }
     if (d->state == DAEMON_EMPTYING) {
-        common_log_warn("this worker ends before it is empty");
+        common_log_warn("this worker stops before it is drained");
         d->exit_code = EXIT_CHUNKS;
     }
     warn_of_what_goes(d);
@@ -247,6 +247,6 @@ int main(int argc, char **argv)
     worker_engine_close(d.options.engine, exit_code);
     worker_device_close(d.options.device); // its memory has been given back
     explicit_bzero(&d.options.config.secret, sizeof d.options.config.secret);
-    common_daemon_fini(&d.options.daemon); // its strings are nobody's any more
+    common_daemon_fini(&d.options.daemon); // its strings are no longer owned
     return exit_code;
 }

@@ -395,7 +395,7 @@ static enum common_code check_shape(struct worker_mass *m, const Banyan__Pb__Mas
     uint64_t chunk = session->spec->shape->chunk_tokens;
     if (!kind)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "layer %u of %u does not exist, or holds nothing", body->layer,
+                                "layer %u of %u does not exist or holds nothing", body->layer,
                                 session->spec->shape->layers);
     const struct kernels_spec *spec = &kind->kernels;
     if (body->visible == 0 || body->visible > WORKER_POSITIONS_MAX)
@@ -405,7 +405,7 @@ static enum common_code check_shape(struct worker_mass *m, const Banyan__Pb__Mas
     if (body->rows < 1 || body->rows > PROTO_STEP_ROWS_MAX || body->first >= WORKER_POSITIONS_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "rows out of range");
     if (body->bin_chunks < 1)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a bin has chunks");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a bin needs chunks");
     m->bin_tokens = body->bin_chunks * chunk;
     uint64_t bins = (body->visible + m->bin_tokens - 1) / m->bin_tokens;
     if (bins > PROTO_MASS_BINS_MAX || (uint64_t)body->rows * spec->q_heads * bins > PROTO_MASS_VALUES_MAX)

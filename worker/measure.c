@@ -82,8 +82,9 @@ static const struct kernels_attention *kernel_of(struct common_error *err)
 {
     const struct kernels_attention *kernel = kernels_attention_default(&spec);
     if (!kernel)
-        common_error_set(err, COMMON_FAILED_PRECONDITION,
-                         "BANYAN_KERNEL names no attention kernel that works here: unset it or name another");
+        common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "BANYAN_KERNEL names no attention kernel that works on this machine: unset it or name another");
     return kernel;
 }
 

@@ -9,10 +9,10 @@
 //      │                      │ refused: after a pause                   │
 //      └──────── link lost ─────────────────────────┴────────────────────┘
 //
-// JOINING: the coordinator asks what this worker holds, and tells it what it should hold. Meanwhile the worker beats,
-// at first every 5 ms, so that it knows soon that it is active.
+// JOINING: the coordinator reads what this worker holds, and sends its layouts. Meanwhile the worker beats,
+// at first every 5 ms, so that it soon finds out that it is active.
 //
-// A heartbeat without an answer is no refusal: the coordinator may have been stopped for a while and knows
+// A heartbeat without an answer is no refusal: the coordinator may have been stopped for a while and has
 // this worker still, or this process was. To register would end the plans and steps that it takes part in,
 // so it beats again; a coordinator that has lost it, or a new one, says so.
 //
@@ -120,7 +120,7 @@ static void see_clock(struct worker_membership *m, uint64_t clock_ns)
 
 static void ask(struct worker_membership *m);
 
-// Another try, whose lateness says nothing.
+// Another try, whose lateness is ignored.
 static void try_after(struct worker_membership *m, uint64_t ns)
 {
     m->due_ns = 0;
@@ -296,10 +296,10 @@ static void beaten(void *arg, const struct proto_reply *reply)
     }
     if (body)
         see_term(m, body->term);
-    if (m->state == MEMBERSHIP_JOINING) { // most often: nobody can dial what is advertised
+    if (m->state == MEMBERSHIP_JOINING) { // most often: the advertised address cannot be dialled
         char why[COMMON_ERROR_BYTES];
         snprintf(why, sizeof why,
-                 "the coordinator knew this worker and has lost it before it was active: it must reach "
+                 "the coordinator lost this worker before it was active: it must be able to reach "
                  "edge=%.100s (%.150s)",
                  m->edge, body ? "another term" : reply->text);
         tell_why(m, why);
@@ -478,13 +478,13 @@ static void leg_close(struct leg *leg)
     leg->linked_ns = 0;
 }
 
-// No call is out. The first link is closed, and all begins anew over the spare.
+// No call is out. The first link is closed, and all starts over on the spare.
 static void spare_take(struct worker_membership *m)
 {
     struct leg *old = m->leg;
-    common_log_warn("the link to the coordinator passes nothing on, and another one does: it takes its place "
-                    "(coordinator=%s)",
-                    m->options.coordinator);
+    common_log_warn(
+        "the link to the coordinator carries nothing: switching to another one that works (coordinator=%s)",
+        m->options.coordinator);
     m->leg = spare_of(m);
     leg_close(old);
     m->unanswered = 0;
@@ -574,7 +574,7 @@ enum common_code worker_membership_new(struct common_loop *loop,
     if (code != COMMON_OK)
         return code;
     if (!common_random(&instance, sizeof instance))
-        return common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes for an instance");
+        return common_error_set(err, COMMON_UNAVAILABLE, "cannot get random bytes for an instance");
     instance |= 1; // never 0
     for (uint32_t i = 0; i < list.n && code == COMMON_OK; i++) {
         code = membership_open(loop, options, list.endpoints[i], instance, last, err);
@@ -604,7 +604,7 @@ static const struct worker_membership *member_of(const struct worker_membership 
 const char *worker_membership_lacks(const struct worker_membership *first)
 {
     static const char *const why[MEMBERSHIP_STATES] = {
-        [MEMBERSHIP_AWAY] = "there is no link to the coordinator",
+        [MEMBERSHIP_AWAY] = "not connected to the coordinator",
         [MEMBERSHIP_ASKING] = "the coordinator has not accepted this worker yet",
         [MEMBERSHIP_JOINING] = "the coordinator is asking what this worker holds",
     };

@@ -15,8 +15,8 @@
 static bool put_times(struct common_metrics *table, const struct worker *worker,
                       const struct common_buckets *synced)
 {
-    static const char part[] = "Of this worker's part of a frame of steps: until it computed, computing, and "
-                               "until all below it was merged.";
+    static const char part[] = "This worker's part of a frame of steps: waiting to compute, computing, and "
+                               "merging what comes from below.";
     const struct {
         const char *name, *help, *part;
         const struct common_buckets *took;
@@ -25,9 +25,8 @@ static bool put_times(struct common_metrics *table, const struct worker *worker,
         {"banyan_part_seconds", part, "queue", &worker->queue, &worker->queue_last},
         {"banyan_part_seconds", part, "compute", &worker->compute, &worker->compute_last},
         {"banyan_part_seconds", part, "tree", &worker->tree, &worker->tree_last},
-        {"banyan_store_sync_seconds",
-         "Files of --store, one at a time, until the disk has them (--fsync always, interval).", NULL, synced,
-         NULL},
+        {"banyan_store_sync_seconds", "Syncs of single files of --store (--fsync always, interval).", NULL,
+         synced, NULL},
     };
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
         if (!common_metrics_put_traced(table,
@@ -52,31 +51,30 @@ static bool put_numbers(struct common_metrics *table, const struct worker *worke
         const char *name, *help;
         double number;
     } numbers[] = {
-        {gauge, "banyan_ready", "1 while /readyz says 200.", worker_health_is_ready(worker)},
-        {gauge, "banyan_uptime_seconds", "Since the start.",
+        {gauge, "banyan_ready", "1 while /readyz answers 200.", worker_health_is_ready(worker)},
+        {gauge, "banyan_uptime_seconds", "Seconds since the start.",
          (double)(common_clock_ns() - worker->started_ns) / 1e9},
         {counter, "banyan_parts_total", "Frames of steps that have ended here.", (double)worker->steps_done},
-        {gauge, "banyan_parts_in_hand", "Frames of steps in hand.", worker->n_steps},
+        {gauge, "banyan_parts_in_hand", "Frames of steps in progress.", worker->n_steps},
         {counter, "banyan_attached_bytes_total", "K and V that clients and workers have put here.",
          (double)worker->attached_bytes},
-        {gauge, "banyan_kv_used_bytes", "Memory of K and V in use, what is in files alone included.",
+        {gauge, "banyan_kv_used_bytes", "K and V in use, including what is on disk only.",
          (double)worker_store_total(worker->store)},
-        {gauge, "banyan_kv_capacity_bytes", "K and V that it takes.",
+        {gauge, "banyan_kv_capacity_bytes", "Limit of K and V.",
          (double)worker_store_capacity(worker->store)},
         {gauge, "banyan_kv_chunks", "Chunks.", (double)worker_store_chunks(worker->store)},
-        {gauge, "banyan_flight_used_bytes", "Memory of frames, partials and workspaces in hand.",
+        {gauge, "banyan_flight_used_bytes", "Memory of frames, partials and workspaces in use.",
          (double)worker->flight_bytes},
-        {gauge, "banyan_cold_bytes", "Of used bytes: in files alone (--store).", (double)cold.bytes},
-        {counter, "banyan_cold_evicted_total", "Layers of chunks that left memory.", (double)cold.evicted},
-        {counter, "banyan_cold_loaded_total", "Layers of chunks that were read again.", (double)cold.loaded},
-        {counter, "banyan_cold_loaded_bytes_total", "Bytes of these.", (double)cold.loaded_bytes},
-        {counter, "banyan_cold_load_seconds_total", "Time that reading them took, of all threads together.",
-         (double)cold.load_ns / 1e9},
+        {gauge, "banyan_cold_bytes", "Used bytes that are on disk only (--store).", (double)cold.bytes},
+        {counter, "banyan_cold_evicted_total", "Layers of chunks evicted from memory.", (double)cold.evicted},
+        {counter, "banyan_cold_loaded_total", "Layers of chunks read back from disk.", (double)cold.loaded},
+        {counter, "banyan_cold_loaded_bytes_total", "Bytes read back from disk.", (double)cold.loaded_bytes},
+        {counter, "banyan_cold_load_seconds_total",
+         "Seconds spent reading back from disk, summed over all threads.", (double)cold.load_ns / 1e9},
         {gauge, "banyan_store_bytes", "Bytes of the files of --store.", (double)files->bytes},
-        {counter, "banyan_store_refused_total", "Writes that files have not taken.", (double)files->refused},
-        {counter, "banyan_store_damaged_total", "Files that were found damaged.", (double)files->damaged},
-        {gauge, "banyan_store_behind", "1 while the files lack something that they should have.",
-         files->failing},
+        {counter, "banyan_store_refused_total", "Writes to files that failed.", (double)files->refused},
+        {counter, "banyan_store_damaged_total", "Files found damaged.", (double)files->damaged},
+        {gauge, "banyan_store_behind", "1 while the files lack data that they should have.", files->failing},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!common_metrics_put(table,

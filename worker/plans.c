@@ -21,11 +21,11 @@ static const char *tree_problem(const Banyan__Pb__PlanInstallRequest *body)
     if (body->n_members < 1 || body->n_members > REDUCE_PLAN_MEMBERS_MAX)
         return "a plan has 1..4096 members";
     if (body->self_rank >= body->n_members)
-        return "self_rank is no member's";
+        return "self_rank is not a member's";
     for (size_t i = 0; i < body->n_members; i++) {
         const Banyan__Pb__PlanMember *member = body->members[i];
         if (member->rank != i)
-            return "members must come in the order of their ranks";
+            return "members must be in the order of their ranks";
         size_t name = strlen(member->name), endpoint = strlen(member->edge_endpoint);
         if (name < 1 || name > WORKER_NAME_MAX || endpoint < 1 ||
             endpoint >= sizeof((struct reduce_group_member *)0)->edge_endpoint)
@@ -74,7 +74,7 @@ static bool plan_pack(const Banyan__Pb__PlanInstallRequest *body, struct worker_
 static enum common_code plan_new(struct worker *worker, const Banyan__Pb__PlanInstallRequest *body,
                                  struct worker_plan **out, struct common_error *err)
 {
-    const char *problem = body->plan == 0 ? "0 is no plan's id" : tree_problem(body);
+    const char *problem = body->plan == 0 ? "0 is not a plan's id" : tree_problem(body);
     if (!problem && strcmp(body->members[body->self_rank]->name, worker->name) != 0)
         problem = "self_rank names another worker";
     if (problem)
@@ -102,7 +102,7 @@ static enum common_code plan_install(struct worker *worker, const Banyan__Pb__Pl
 {
     struct worker_plan *plan = NULL, *old = worker_map_get(&worker->plans, body->plan);
     if (old && body->epoch < old->epoch)
-        return common_error_set(err, COMMON_ABORTED, "plan %016" PRIx64 " is at epoch %" PRIu64 " already",
+        return common_error_set(err, COMMON_ABORTED, "plan %016" PRIx64 " is already at epoch %" PRIu64,
                                 body->plan, old->epoch);
     if (!old && worker->plans.count >= WORKER_PLANS_MAX)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a worker has at most %u plans",
@@ -117,8 +117,8 @@ static enum common_code plan_install(struct worker *worker, const Banyan__Pb__Pl
     }
     if (old && body->epoch == old->epoch) {
         plan_free(plan);
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "plan %016" PRIx64 " is another one at this epoch", body->plan);
+        return common_error_set(err, COMMON_FAILED_PRECONDITION, "plan %016" PRIx64 " differs at this epoch",
+                                body->plan);
     }
     code = plan_open(worker, body, plan, err);
     if (code == COMMON_OK && !old && !worker_map_put(&worker->plans, plan->id, plan))

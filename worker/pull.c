@@ -99,7 +99,7 @@ static struct source *source_get(struct worker_pulls *pulls, const char *endpoin
     return s;
 }
 
-// Closes links that nobody has used for so long. Returns when the next one is due; COMMON_NO_DEADLINE: none is.
+// Closes links that were unused for so long. Returns when the next one is due; COMMON_NO_DEADLINE: none is.
 static uint64_t sources_close(struct worker_pulls *pulls, uint64_t now, uint64_t idle_ns)
 {
     uint64_t due = COMMON_NO_DEADLINE;
@@ -170,8 +170,9 @@ static struct worker_chunk *pull_chunk(struct pull *p, struct worker_session **s
     enum common_code code = worker_session_find(&worker->sessions, p->session, p->incarnation, session, &err);
     struct worker_chunk *chunk = code == COMMON_OK ? worker_store_find(worker->store, p->chunk) : NULL;
     if (code == COMMON_OK && (!chunk || !worker_session_chunk(*session, p->chunk, p->first))) {
-        common_error_set(&err, COMMON_NOT_FOUND, "chunk %" PRIu64 " is not of session %016" PRIx64 " here",
-                         p->chunk, p->session);
+        common_error_set(&err, COMMON_NOT_FOUND,
+                         "chunk %" PRIu64 " does not belong to session %016" PRIx64 " here", p->chunk,
+                         p->session);
         chunk = NULL;
     }
     if (!chunk)
@@ -200,8 +201,8 @@ static enum common_code take_rows(struct pull *p, const struct piece *r, const s
     const uint8_t *const bytes[2] = {message->tensors[0].data, v_bytes ? message->tensors[1].data : NULL};
     if (worker_form_sum(form, bytes, r->first, r->count) != body->sum)
         return common_error_set(err, COMMON_DATA_LOSS,
-                                "rows of chunk %" PRIu64 " from %s are not what its memory has", p->chunk,
-                                p->source->endpoint);
+                                "rows of chunk %" PRIu64 " from %s differ from what its memory holds",
+                                p->chunk, p->source->endpoint);
     struct worker_rows rows = {.chunk = chunk,
                                .layer = r->layer,
                                .row = (uint32_t)(r->first - p->first),
@@ -253,7 +254,7 @@ static bool next_piece(struct pull *p, const struct worker_session *session, con
         uint64_t end = range->first + range->count;
         uint64_t from = p->position > range->first ? p->position : range->first;
         if (worker_session_forgotten(session, range->layer) >= p->first + shape->chunk_tokens)
-            continue; // nobody asks for them any more
+            continue; // they are no longer asked for
         while (from < end && is_here(chunk, range->layer, from - p->first))
             from++;
         if (from == end)
@@ -344,7 +345,7 @@ static void check_cancelled(struct pull *p)
     struct common_error err;
     if (!p->cancelled && common_clock_ns() < proto_request_deadline(p->request))
         return;
-    common_error_set(&err, COMMON_CANCELLED, "nobody waits for it any more");
+    common_error_set(&err, COMMON_CANCELLED, "the caller has stopped waiting");
     pull_fail(p, &err, "");
 }
 
@@ -359,7 +360,7 @@ static void check_all(struct pull *p)
     p->position = 0;
     if (!chunk || !next_piece(p, session, chunk, &lacks))
         return;
-    common_error_set(&err, COMMON_UNAVAILABLE, "position %" PRIu64 " of layer %u has gone again", lacks.first,
+    common_error_set(&err, COMMON_UNAVAILABLE, "position %" PRIu64 " of layer %u is gone again", lacks.first,
                      lacks.layer);
     pull_fail(p, &err, "");
 }
@@ -471,7 +472,7 @@ static enum common_code check_ranges(const struct worker_session *session,
         if (range->layer >= shape->layers || !worker_shape_form(shape, range->layer) || range->count == 0 ||
             range->first < body->first || range->first >= end || range->count > end - range->first)
             return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                    "range %zu of a pull is not of rows of its chunk", i);
+                                    "range %zu of a pull lies outside its chunk", i);
     }
     return COMMON_OK;
 }
@@ -484,15 +485,15 @@ static enum common_code pull_make(struct worker *worker, const Banyan__Pb__Chunk
     enum common_code code =
         worker_session_find(&worker->sessions, body->session, body->incarnation, &session, err);
     if (code == COMMON_OK && !worker_session_chunk(session, body->chunk, body->first))
-        code =
-            common_error_set(err, COMMON_NOT_FOUND, "chunk %" PRIu64 " is not of session %016" PRIx64 " here",
-                             body->chunk, body->session);
+        code = common_error_set(err, COMMON_NOT_FOUND,
+                                "chunk %" PRIu64 " does not belong to session %016" PRIx64 " here",
+                                body->chunk, body->session);
     if (code == COMMON_OK)
         code = check_ranges(session, body, err);
     if (code == COMMON_OK && worker->draining)
         code = common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
     if (code == COMMON_OK && pulls->n >= PULLS_MAX)
-        code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "worker %s has %u pulls under way",
+        code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "worker %s already has %u pulls in progress",
                                 worker->name, pulls->n);
     if (code != COMMON_OK)
         return code;
@@ -523,7 +524,7 @@ static enum common_code pull_make(struct worker *worker, const Banyan__Pb__Chunk
     return COMMON_OK;
 }
 
-// A chunk whose file is to be written anew, and of which rows are on the disk alone, is read first, beside the loop.
+// A chunk whose file must be rewritten, and of which rows are on disk only, is read first, beside the loop.
 static bool pull_waits(struct worker *worker, uint64_t id, struct proto_request *request)
 {
     struct worker_chunk *chunk = worker_store_find(worker->store, id);

@@ -42,7 +42,7 @@ static enum common_code put_sizes(const struct worker_session *session,
     const struct worker_shape *shape = session->spec->shape;
     const struct worker_form *form = worker_shape_form(shape, body->layer);
     if (message->n_tensors != 2)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a put has two tensors, K and V, not %zu",
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a put needs two tensors, K and V, not %zu",
                                 message->n_tensors);
     for (size_t i = 0; i < 2; i++) { // count <= 2^40: no product wraps
         uint64_t want = body->count * (i == 0 ? form->k_wire : form->v_wire);
@@ -53,7 +53,7 @@ static enum common_code put_sizes(const struct worker_session *session,
                                     i == 0 ? "K" : "V", message->tensors[i].bytes, body->count, want);
         if (message->tensors[i].dtype != BANYAN__PB__DTYPE__DTYPE_U8 &&
             message->tensors[i].dtype != (uint32_t)shape->kv_type)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s is not of the session's type",
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s does not have the session's type",
                                     i == 0 ? "K" : "V");
     }
     return COMMON_OK;
@@ -100,8 +100,8 @@ static enum common_code put_pieces(const struct worker_session *session,
     return COMMON_OK;
 }
 
-// Rows that are put again, and are on the disk alone, are read first, beside the loop: with all of their chunk, since its file
-// may be written anew.
+// Rows that are put again, and are on the disk alone, are read first, beside the loop: with all of their
+// chunk, since its file may be rewritten.
 static bool put_waits(struct worker *worker, const struct worker_rows *pieces, uint32_t n,
                       struct proto_request *request)
 {
@@ -161,7 +161,7 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
     if (forgotten)
         code = common_error_set(&err, COMMON_FAILED_PRECONDITION,
                                 "rows of layer %u below position %" PRIu64
-                                " are forgotten: nothing is attached there",
+                                " are forgotten: nothing can be attached there",
                                 body->layer, worker_session_forgotten(session, body->layer));
     if (code == COMMON_OK && put_waits(worker, pieces, n, request)) {
         free(pieces);
@@ -247,7 +247,7 @@ static enum common_code commit_range(struct worker *worker, struct worker_sessio
                                      const struct worker_freeze *freeze, struct common_error *err)
 {
     enum common_code code = committable(session, freeze, err);
-    if (code == COMMON_OK || freeze->commit == 0) // told again: what is here of a durable range counts
+    if (code == COMMON_OK || freeze->commit == 0) // sent again: what is here of a durable range counts
         each_part(session, freeze->layer, freeze->first, freeze->count, worker_chunk_commit);
     if (code == COMMON_OK) {
         worker_frozen_drop(&session->frozen, worker->store, freeze, worker_thaw_rows,
@@ -288,15 +288,15 @@ static void name_lacking(const struct worker_session *session, const Banyan__Pb_
         proto_status_add_range(status, first, count);
 }
 
-// Ranges whose commit is durable, told again. All are checked before any of them counts; the chunks that lack rows are
-// named.
+// Ranges whose commit is durable, sent again. All are checked before any of them counts; the chunks that lack
+// rows are named.
 static enum common_code commit_again(struct worker *worker, const Banyan__Pb__RowsCommitRequest *body,
                                      struct common_error *err, struct proto_status *status)
 {
     struct worker_session *session = NULL;
     enum common_code first = COMMON_OK;
     if (body->commit)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "ranges go with commit 0");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "ranges need commit 0");
     for (size_t i = 0; i < body->n_ranges; i++) {
         const Banyan__Pb__RowsRange *range = body->ranges[i];
         enum common_code code = worker_session_check(&worker->sessions, body->session, body->incarnation,
@@ -375,8 +375,8 @@ static bool is_settled(const struct worker *worker, const struct worker_session 
     return !n_except || !bsearch(&session->id, except, n_except, sizeof *except, compare_ids);
 }
 
-// Commits below `before` are over, whatever became of them: what was to be committed has been. one: of this session;
-// 0: of all but those in except and in quarantine. Sorts except.
+// Commits below `before` are over, whatever became of them: what had to be committed has been. one: of this
+// session; 0: of all but those in except and in quarantine. Sorts except.
 static void settle_rows(struct worker *worker, uint64_t before, uint64_t one, uint64_t *except,
                         size_t n_except)
 {

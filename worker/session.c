@@ -8,8 +8,8 @@
 
 #include "common/failpoint.h"
 #include "proto/spec.h"
+#include "worker/backing.h"
 #include "worker/device.h"
-#include "worker/disk/disk.h"
 
 // ---- specs --------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ void worker_session_drop(struct worker_map *sessions, struct worker_store *store
     if (!session)
         return;
     release_chunks(store, session); // first, so that no file is left without one that names it
-    worker_disk_drop(worker_store_disk(store), session);
+    worker_backing_drop(worker_store_backing(store), session);
     free_session(store, session);
 }
 
@@ -410,12 +410,12 @@ static enum common_code check_layout(const struct worker_session *session, const
     if (session) {
         if (request->incarnation < session->incarnation)
             return common_error_set(err, COMMON_ABORTED,
-                                    "session %016" PRIx64 " is at incarnation %" PRIu64 " already",
+                                    "session %016" PRIx64 " is already at incarnation %" PRIu64,
                                     request->session, session->incarnation);
         if (request->epoch < session->epoch)
             return common_error_set(err, COMMON_ABORTED,
-                                    "session %016" PRIx64 " is at epoch %" PRIu64 " already",
-                                    request->session, session->epoch);
+                                    "session %016" PRIx64 " is already at epoch %" PRIu64, request->session,
+                                    session->epoch);
         if (request->spec && !worker_spec_equal(session->spec, request->spec))
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                     "session %016" PRIx64 " has another spec here", request->session);
@@ -424,7 +424,7 @@ static enum common_code check_layout(const struct worker_session *session, const
         return common_error_set(
             err, COMMON_FAILED_PRECONDITION,
             "session %016" PRIx64
-            " is in quarantine here: another store laid it out, or a later state of this one",
+            " is in quarantine here: its layout came from another store, or from a later state of this one",
             request->session);
     if (request->n_lengths && request->n_lengths != spec->shape->layers)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%zu lengths for %u layers", request->n_lengths,
@@ -432,14 +432,14 @@ static enum common_code check_layout(const struct worker_session *session, const
     if (request->forgotten > WORKER_POSITIONS_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "no such position");
     if ((request->more || request->page) && !request->replace)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "more and page go with replace");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "more and page need replace");
     for (size_t i = 0; i < request->n_chunks; i++) {
         const Banyan__Pb__LayoutChunk *chunk = request->chunks[i];
         if (chunk->chunk == 0 || chunk->first % spec->shape->chunk_tokens != 0 ||
             chunk->first >= WORKER_POSITIONS_MAX)
             return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                     "chunk %" PRIu64 " at position %" PRIu64
-                                    ": ids are not 0, positions multiples of %u",
+                                    ": ids must not be 0, and positions must be multiples of %u",
                                     chunk->chunk, chunk->first, spec->shape->chunk_tokens);
     }
     return COMMON_OK;
@@ -470,7 +470,8 @@ static enum common_code check_page(const struct worker_session *session,
                   session->staging_epoch == request->epoch;
     *resume = request->replace && staged && request->page != 1;
     if (request->page > 1 && (!staged || session->n_staged != request->page - 1))
-        return common_error_set(err, COMMON_ABORTED, "a layout in several calls was broken off: begin again");
+        return common_error_set(err, COMMON_ABORTED,
+                                "a layout in several calls was interrupted: begin again");
     return COMMON_OK;
 }
 
@@ -553,9 +554,9 @@ static bool has_rows(const struct worker_chunk *chunk)
     return false;
 }
 
-// References to all chunks of the new layout, then the old ones go: a failure leaves the session as it was. A layout
-// of as many chunks, or fewer, needs no room in the account: a full worker can always be told it. *shares becomes true
-// where a chunk is new to the session, and has rows.
+// References to all chunks of the new layout, then the old ones go: a failure leaves the session as it was. A
+// layout of as many chunks, or fewer, needs no room in the account: a full worker can always receive it.
+// *shares becomes true where a chunk is new to the session, and has rows.
 static enum common_code layout_install(struct worker_store *store, struct worker_session *session,
                                        const struct worker_layout_entry *entries, uint32_t n, bool *shares,
                                        struct common_error *err)
@@ -685,5 +686,5 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
         if (!session->doubtful)
             worker_appended_tidy(session);
     }
-    return worker_disk_layout(worker_store_disk(store), session, shares, err);
+    return worker_backing_layout(worker_store_backing(store), session, shares, err);
 }

@@ -9,9 +9,9 @@
 #include "common/blob.h"
 #include "common/block.h"
 #include "common/hash.h"
+#include "worker/backing.h"
 #include "worker/chunk.h"
 #include "worker/cold.h"
-#include "worker/disk/disk.h"
 #include "worker/map.h"
 
 struct worker_store *worker_store_new(uint64_t limit_bytes, struct worker_memory *memory)
@@ -42,14 +42,14 @@ void worker_store_set_name(struct worker_store *store, const char *name)
     store->name = name;
 }
 
-void worker_store_set_disk(struct worker_store *store, struct worker_disk *disk)
+void worker_store_set_backing(struct worker_store *store, struct worker_backing *backing)
 {
-    store->disk = disk;
+    store->backing = backing;
 }
 
-struct worker_disk *worker_store_disk(const struct worker_store *store)
+struct worker_backing *worker_store_backing(const struct worker_store *store)
 {
-    return store->disk;
+    return store->backing;
 }
 
 uint64_t worker_store_limit(const struct worker_store *store)
@@ -142,7 +142,7 @@ enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint
                                 id);
     }
     chunk->memory = store->memory;
-    chunk->disk = store->disk;
+    chunk->backing = store->backing;
     chunk->forgone = (uint32_t *)(chunk->layers + shape->layers);
     chunk->id = id;
     chunk->first = first;
@@ -220,7 +220,7 @@ void worker_store_release(struct worker_store *store, struct worker_chunk *chunk
         return;
     }
     worker_map_remove(&store->chunks, chunk->id);
-    worker_disk_forget(chunk->disk, chunk);
+    worker_backing_forget(chunk->backing, chunk);
     if (chunk->pins == 0 && chunk->holds == 0)
         free_chunk(store, chunk);
 }
@@ -255,7 +255,7 @@ void worker_store_let_go(struct worker_store *store, struct worker_chunk *chunk)
 
 // ---- memory of rows -----------------------------------------------------------------------------
 
-// What a write has allocated so far, so that a failure takes it back. A page that nobody wrote to is
+// What a write has allocated so far, so that a failure takes it back. A page that was not written to is
 // invisible.
 struct journal {
     struct worker_store *store;
@@ -418,7 +418,7 @@ static enum verdict row_judge(const struct worker_chunk *chunk, uint32_t layer, 
     enum worker_row state = worker_chunk_row(chunk, layer, row);
     if (state <= WORKER_ROW_PUT)
         return VERDICT_WRITE;
-    if (state == WORKER_ROW_FORGOTTEN) // nobody can say what they were
+    if (state == WORKER_ROW_FORGOTTEN) // what they were is unknown
         return VERDICT_REFUSE;
     if (worker_layer_row_equal(chunk, chunk->layers[layer], row, k, v))
         return VERDICT_SAME;
@@ -439,13 +439,14 @@ static enum common_code check_piece(const struct worker_rows *piece, enum worker
                                     "position %" PRIu64 " of layer %u is forgotten",
                                     piece->chunk->first + piece->row + i, piece->layer);
         if (verdict == VERDICT_REFUSE)
-            return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                    "position %" PRIu64
-                                    " of layer %u holds other bytes that are committed or being committed",
-                                    piece->chunk->first + piece->row + i, piece->layer);
+            return common_error_set(
+                err, COMMON_FAILED_PRECONDITION,
+                "position %" PRIu64
+                " of layer %u already holds different bytes, committed or being committed",
+                piece->chunk->first + piece->row + i, piece->layer);
         if (verdict != VERDICT_SAME && piece->chunk->refs > 1 && to != WORKER_ROW_COMMITTED)
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                    "position %" PRIu64 " lies in a chunk that several sessions share",
+                                    "position %" PRIu64 " is in a chunk that several sessions share",
                                     piece->chunk->first + piece->row + i);
     }
     return COMMON_OK;
@@ -487,7 +488,7 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
 {
     struct worker_chunk *chunk = piece->chunk;
     struct worker_layer *layer = chunk->layers[piece->layer];
-    uint32_t fresh = 0; // rows before i, up to it, that are to be written together
+    uint32_t fresh = 0; // rows before i, up to it, that must be written together
     for (uint32_t i = 0; i <= piece->count; i++) {
         const uint8_t *k, *v;
         enum verdict verdict = VERDICT_SAME;
@@ -554,7 +555,7 @@ static enum common_code write_pieces(struct worker_store *store, const struct wo
             return refuse_for_memory(store, err);
         }
     }
-    code = worker_disk_rows(store->disk, pieces, n, to, err);
+    code = worker_backing_rows(store->backing, pieces, n, to, err);
     if (code != COMMON_OK) {
         journal_undo(&journal);
         free(journal.entries);
@@ -595,7 +596,7 @@ bool worker_store_same(struct worker_store *store, const struct worker_rows *pie
     return true;
 }
 
-// ---- what nobody commits ------------------------------------------------------------------------
+// ---- uncommitted rows ---------------------------------------------------------------------------
 
 // Pages and blocks without a row, and a layer without any.
 static void free_empty(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer)
@@ -635,8 +636,8 @@ uint64_t worker_store_expire(struct worker_store *store, struct worker_chunk *ch
         }
         if (rows == before)
             continue;
-        worker_disk_states(chunk->disk, chunk, layer, 0, chunk->shape->chunk_tokens, WORKER_ROW_PUT,
-                           WORKER_ROW_ABSENT);
+        worker_backing_states(chunk->backing, chunk, layer, 0, chunk->shape->chunk_tokens, WORKER_ROW_PUT,
+                              WORKER_ROW_ABSENT);
         free_empty(store, chunk, layer);
     }
     return rows;
@@ -678,8 +679,8 @@ static enum common_code copy_rows(struct journal *journal, const struct worker_c
                 continue;
             if (verdict == VERDICT_REFUSE || to->refs > 1)
                 return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                        "row %u of layer %u of the copy holds other bytes or is shared", row,
-                                        layer);
+                                        "row %u of layer %u of the copy holds different bytes or is shared",
+                                        row, layer);
             if (!write)
                 continue;
             if (!journal_rows(journal, to, layer, row, n))
@@ -725,7 +726,7 @@ static enum common_code copy_chunk(struct worker_store *store, struct worker_chu
 {
     if (from == to || !worker_shape_equal(from->shape, to->shape) || rows > from->shape->chunk_tokens)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "a chunk is copied to another one of its shape");
+                                "a chunk can only be copied to one of the same shape");
     for (uint32_t layer = 0; layer < from->shape->layers; layer++)
         if (rows > 0 && worker_chunk_forgotten(from, layer))
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
@@ -754,7 +755,7 @@ static enum common_code copy_chunk(struct worker_store *store, struct worker_chu
         }
         code = worker_store_check(store, err);
         if (code == COMMON_OK)
-            code = worker_disk_chunk(store->disk, to, err);
+            code = worker_backing_chunk(store->backing, to, err);
         if (code == COMMON_OK && !copy_hash(to, rows, hash))
             code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory to hash the copy");
     } else {

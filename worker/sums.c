@@ -32,7 +32,7 @@ struct sum {
     uint64_t of_layer;   // sum of the layer's rows before it
     uint64_t seal, bytes;
     uint64_t bytes_per_s; // 0: in haste
-    uint64_t want;        // 0: nobody knows, or the file had it
+    uint64_t want;        // 0: unknown, or the file had it
     uint64_t again_ns;    // not before
     uint32_t tries;       // to write memory from the file
     bool healed, cancelled;
@@ -58,7 +58,7 @@ struct worker_sums {
     uint32_t n_pieces;
     bool failed;      // the memory is lost, or there is none for a copy
     uint64_t next_ns; // no slice of one that is not in haste before
-    // Whose file is read, or whose memory is written from it; NULL: nobody's
+    // Whose file is read, or whose memory is written from it; NULL: none's
     struct sum *healing;
     struct worker_reread *reread;
     bool reading; // others go on meanwhile
@@ -104,7 +104,7 @@ static struct worker_chunk *sum_chunk(const struct sum *m, const struct worker_s
     struct worker *worker = m->sums->worker;
     struct worker_session *found;
     if (m->cancelled || common_clock_ns() >= proto_request_deadline(m->request)) {
-        common_error_set(err, COMMON_CANCELLED, "nobody waits for it any more");
+        common_error_set(err, COMMON_CANCELLED, "the caller has stopped waiting");
         return NULL;
     }
     if (worker->draining) {
@@ -115,8 +115,9 @@ static struct worker_chunk *sum_chunk(const struct sum *m, const struct worker_s
         return NULL;
     const struct worker_session_chunk *entry = worker_session_chunk(found, m->chunk, m->first);
     if (!entry) {
-        common_error_set(err, COMMON_NOT_FOUND, "chunk %" PRIu64 " is not of session %016" PRIx64 " here",
-                         m->chunk, m->session);
+        common_error_set(err, COMMON_NOT_FOUND,
+                         "chunk %" PRIu64 " does not belong to session %016" PRIx64 " here", m->chunk,
+                         m->session);
         return NULL;
     }
     *session = found;
@@ -150,7 +151,7 @@ static bool wait_for_layer(struct sum *m, struct worker_chunk *chunk, struct com
         worker_warm_wait(sums->worker->warm, &wants, proto_request_deadline(m->request), layer_came, sums);
     worker_wants_free(&wants);
     if (!sums->wait)
-        common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "too many wait for rows that are on the disk");
+        common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "too many calls are waiting for rows on disk");
     return sums->wait != NULL;
 }
 
@@ -231,7 +232,7 @@ static void slice_done(void *arg, bool complete)
 {
     struct worker_sums *sums = arg;
     struct worker *worker = sums->worker;
-    (void)complete; // nobody cancels it, and it needs no scratch
+    (void)complete; // it is never cancelled, and it needs no scratch
     sums->busy = false;
     slice_take(sums);
     worker->n_prepares--;
@@ -280,10 +281,8 @@ static bool heal_begin(struct sum *m, struct worker_chunk *chunk, const struct w
 static void healed(struct sum *m)
 {
     COMMON_FAILPOINT("heal_written");
-    common_log_error(
-        "memory has not what it should have, and is taken from its file again session=%016" PRIx64
-        " chunk=%" PRIu64,
-        m->session, m->chunk);
+    common_log_error("memory is wrong and is reloaded from its file session=%016" PRIx64 " chunk=%" PRIu64,
+                     m->session, m->chunk);
     heal_end(m);
     m->healed = true;
     m->want = 0;
@@ -359,7 +358,7 @@ static void slice_next(struct sum *m, uint64_t now)
     slice_take(sums);
 }
 
-// Who is next; NULL: nobody.
+// The next one; NULL: none.
 static struct sum *next_of(const struct worker_sums *sums)
 {
     struct proto_list *at = sums->list.next;
@@ -459,8 +458,8 @@ void worker_handle_chunk_sum(void *arg, struct proto_request *request)
         return;
     struct sum *m = sums->n < SUMS_MAX ? calloc(1, sizeof *m) : NULL;
     if (!m) {
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the worker has too many sums under way", NULL,
-                           0);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the worker has too many sums in progress",
+                           NULL, 0);
         return;
     }
     *m = (struct sum){.sums = sums,

@@ -19,7 +19,7 @@ enum common_code worker_ticket_check(const struct worker *worker, const Protobuf
         return code;
     if (out->term < worker->term)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the ticket is of term %" PRIu64 ", and term %" PRIu64
+                                "the ticket is from term %" PRIu64 ", and term %" PRIu64
                                 " has begun: open the %s again",
                                 out->term, worker->term,
                                 wanted->permit == PROTO_TICKET_PUT ? "attach" : "read");

@@ -168,7 +168,7 @@ static ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_
     // cppcheck-suppress invalidFunctionArg ; no file: -1
     own->base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (own->base == MAP_FAILED) {
-        GGML_LOG_ERROR("banyan: %zu bytes of addresses cannot be had\n", size);
+        GGML_LOG_ERROR("banyan: cannot reserve %zu bytes of addresses\n", size);
         free(own);
         return NULL;
     }

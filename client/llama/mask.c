@@ -3,10 +3,9 @@
 
 enum { SEEN = 0, HIDDEN = 0xfc00 }; // float16: 0, -inf
 
-static const char mixed[] =
-    "the mask is not that of one sequence whose cells are in order: cells of other sequences lie between, or "
-    "some were removed. "
-    "Give --no-kv-unified, for windows --swa-full, and no context shift and no --cache-reuse";
+static const char mixed[] = "the mask is not that of one sequence with its cells in order: cells of other "
+                            "sequences are in between, or some were removed. Give --no-kv-unified, for "
+                            "windows --swa-full, and no context shift and no --cache-reuse";
 
 // float16 of -distance, as llama.cpp makes it: rounded to nearest, ties to even.
 static uint16_t alibi_value(uint64_t distance)
@@ -89,21 +88,23 @@ const char *mask_read(const struct mask *mask, uint64_t first, const struct mask
         return "the mask is empty";
     uint64_t end = end_of(mask, mask->at);
     if (first == UINT64_MAX) {
-        // A block ends behind its last row; where rows see no later ones, the last row sees further than the first.
+        // A block ends behind its last row; where rows see no later ones, the last row sees further than the
+        // first.
         uint64_t last = end_of(mask, mask->at + (mask->rows - 1) * mask->stride);
         if (end == 0 || last < mask->rows)
             return mixed;
         out->first = first = last - mask->rows;
     }
     if (first + mask->rows > mask->cells)
-        return "the batch ends behind the mask";
+        return "the batch ends beyond the mask";
     out->block = mask->rows > 1 && end == first + mask->rows;
     for (uint64_t i = 0; i < mask->rows; i++) {
         const uint16_t *row = mask->at + i * mask->stride;
         uint64_t position = first + i, row_end = out->block ? first + mask->rows : position + 1;
         if (row_is(mask, row, low_of(out, position), row_end, position))
             continue;
-        // A window or a chunk that shows for the first time: what the rows before have shown must hold with it, too.
+        // A window or a chunk that shows for the first time: what the rows before have shown must hold with
+        // it, too.
         uint64_t low = first_seen(mask, row);
         if (known->window || known->chunk || out->window || out->chunk || low == 0 || low > position)
             return mixed;

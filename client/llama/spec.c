@@ -17,8 +17,8 @@ struct making {
     float *alibi[KINDS_MAX];
 };
 
-// ALiBi's slopes as ggml has them (Press et al. 2022): powers of 2^-(max_bias / n), n the largest power of two that is not above the number
-// of heads, and for the heads above it the odd powers of its root.
+// ALiBi's slopes as ggml has them (Press et al. 2022): powers of 2^-(max_bias / n), n the largest power of
+// two that is not above the number of heads, and for the heads above it the odd powers of its root.
 static float *slopes(uint32_t heads, float max_bias)
 {
     float *out = malloc(heads * sizeof *out);
@@ -69,7 +69,7 @@ static bool fill(struct making *making, struct cache *cache)
         const struct cache_layer *layer = &cache->layers[i];
         making->layer_kind[i] = kind_of(making, cache, layer, &layer->max_bias);
         if (making->layer_kind[i] == KINDS_MAX) {
-            cache_say(cache->why, "the model's layers are of more than %d kinds, or there is no memory",
+            cache_say(cache->why, "the model has more than %d kinds of layers, or there is no memory",
                       KINDS_MAX);
             return false;
         }
@@ -106,7 +106,7 @@ banyan_code spec_create(struct cache *cache, banyan_client *client, const char *
                             .replicas = settings->replicas};
         code = banyan_session_create(client, &spec, name, out, &error);
         if (code != BANYAN_OK)
-            cache_say(cache->why, "a session cannot be made: %s", error.message);
+            cache_say(cache->why, "a session cannot be created: %s", error.message);
     }
     for (uint32_t i = 0; making.sinks && i < cache->n_layers; i++)
         free((void *)making.sinks[i]);

@@ -51,7 +51,7 @@ static bool read_cells(struct batch *batch)
     if (batch->layer->v != batch->layer->k && !put_v)
         return fail(cache, put, "keys are set without values");
     if ((uint64_t)put->src[1]->ne[0] != batch->rows * batch->n_streams)
-        return fail(cache, put, "other rows are set than attention is asked for");
+        return fail(cache, put, "the rows that are set are not those that attention reads");
     for (uint64_t i = 0; i < batch->rows * batch->n_streams; i++) {
         int64_t cell = index_at(put->src[1], i);
         uint64_t stream = i / batch->rows, row = i % batch->rows;
@@ -265,7 +265,7 @@ static bool attend(struct cache *cache, const struct ggml_tensor *op)
             "more than 256 sequences in a batch, or another number of them in the queries: not served");
     if (q->type != GGML_TYPE_F32 || op->type != GGML_TYPE_F32 || q->nb[0] != sizeof(float) ||
         !ggml_is_contiguous(op))
-        return fail(cache, op, "queries or answers that are not float32, or lie apart: not served");
+        return fail(cache, op, "queries or answers that are not float32, or are not contiguous: not served");
     if (batch.appends && !read_cells(&batch))
         return false;
     if (!read_masks(&batch))
@@ -299,7 +299,7 @@ static bool append_alone(struct cache *cache, struct cache_layer *layer)
                first + count < cache->cells)
             count++;
         if (stream >= cache->n_streams)
-            return fail(cache, batch.op, "a row goes behind the cache's end");
+            return fail(cache, batch.op, "a row goes beyond the cache's end");
         if (!cache_begin(cache, stream, layer, first))
             return false;
         if (!attach_rows(&batch, &sent, stream, done, first, count))
@@ -325,9 +325,10 @@ static bool put(struct cache *cache, const struct ggml_tensor *op)
     return true;
 }
 
-// llama.cpp turns keys in place (a K-shift), which sessions cannot follow. It does so again before each batch until it has succeeded, so
-// this succeeds; the streams that are turned cannot be used until their cell 0 is written again. Of a quantised cache a shift begins
-// with a copy in float32 and ends with one back, and nothing says of which streams: of all.
+// llama.cpp turns keys in place (a K-shift), which sessions cannot follow. It does so again before each batch
+// until it has succeeded, so this succeeds; the streams that are turned cannot be used until their cell 0 is
+// written again. Of a quantised cache a shift begins with a copy in float32 and ends with one back, and
+// nothing says of which streams: of all.
 static bool shift(struct cache *cache, const struct ggml_tensor *op)
 {
     static const char why[] =
@@ -395,7 +396,8 @@ bool step_claims(const struct ggml_tensor *op)
     return true;
 }
 
-// Whether an operation is a copy of the cache that attentions alone read, of which none is made (cache_source).
+// Whether an operation is a copy of the cache that attentions alone read, of which none is made
+// (cache_source).
 static bool is_unmade(struct ggml_cgraph *graph, const struct ggml_tensor *op)
 {
     bool read = false;

@@ -70,7 +70,7 @@ static void report(struct coordinator_worker *from, const struct coordinator_wor
     if (known)
         return;
     coordinator_worker_tell(from, WORKER_EDGE, WARN,
-                            "a worker does not reach another: plans have other trees from=%s to=%s edge=%s",
+                            "a worker cannot reach another: plans avoid this edge from=%s to=%s edge=%s",
                             from->name, to->name, to->edge_endpoint);
 }
 

@@ -22,13 +22,13 @@ static void verdict(struct coordinator_worker *w, uint64_t now_ns)
         cluster->slow_verdicts++;
         w->slow_since_ns = now_ns;
         coordinator_worker_tell(w, WORKER_SLOW, WARN,
-                                "a worker computes far slower than planned%s worker=%s planned=%" PRIu64
+                                "a worker is much slower than planned%s worker=%s planned=%" PRIu64
                                 " seen=%" PRIu64 " unit=bytes/s",
-                                counts ? "" : ": it is only flagged (--slow-workers)", w->name, w->speed,
+                                counts ? "" : ": only flagged (--slow-workers)", w->name, w->speed,
                                 (uint64_t)((double)w->speed * w->pace.factor));
     } else {
         coordinator_worker_tell(w, WORKER_WELL, INFO,
-                                "a worker computes as fast as planned again worker=%s planned=%" PRIu64
+                                "a worker is as fast as planned again worker=%s planned=%" PRIu64
                                 " unit=bytes/s",
                                 w->name, w->speed);
     }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/dashboard/dashboard.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +11,6 @@
 #include "coordinator/cluster/hide.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/dashboard/files.h"
-#include "coordinator/sessions/table.h"
 
 #define API    "/api/v1/"
 #define DIGITS 6 // of a number that is no integer: a share, a factor
@@ -58,63 +55,6 @@ void coordinator_dashboard_free(struct coordinator_dashboard *d)
         return;
     coordinator_lists_fini(&d->lists);
     free(d);
-}
-
-// ---- for the answers ----------------------------------------------------------------------------
-
-json_t *coordinator_dashboard_id(uint64_t id)
-{
-    char text[17];
-    snprintf(text, sizeof(text), "%016" PRIx64, id);
-    return json_string(text);
-}
-
-json_t *coordinator_dashboard_text(const char *text)
-{
-    json_t *json = json_string(text);
-    char *copy = json ? NULL : strdup(text);
-    for (char *at = copy; at && *at; at++)
-        *at = (unsigned char)*at < 0x80 ? *at : '?';
-    if (copy)
-        json = json_string(copy);
-    free(copy);
-    return json ? json : json_null();
-}
-
-json_t *coordinator_dashboard_real(double x)
-{
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
-enum common_code coordinator_dashboard_number(const char *query, const char *word, uint64_t absent,
-                                              uint64_t least, uint64_t most, uint64_t *out,
-                                              struct common_error *err)
-{
-    char text[24];
-    enum common_http_value given = common_http_query(query, word, text, sizeof(text));
-    uint64_t n = 0;
-    size_t i = 0;
-    if (given == COMMON_HTTP_ABSENT) {
-        *out = absent;
-        return COMMON_OK;
-    }
-    while (given == COMMON_HTTP_GIVEN && i < 19 && text[i] >= '0' && text[i] <= '9') // 19 digits: below 2^64
-        n = n * 10 + (uint64_t)(text[i++] - '0');
-    if (given != COMMON_HTTP_GIVEN || !i || text[i] || n < least || n > most)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "%s takes a number from %" PRIu64 " to %" PRIu64, word, least, most);
-    *out = n;
-    return COMMON_OK;
-}
-
-enum common_code coordinator_dashboard_find(const struct coordinator_dashboard *d, uint64_t id,
-                                            struct coordinator_session **out, struct common_error *err)
-{
-    struct coordinator_session *s = coordinator_session_find(&d->c->sessions, id);
-    if (!s)
-        return common_error_set(err, COMMON_NOT_FOUND, "there is no session %016" PRIx64, id);
-    *out = s;
-    return COMMON_OK;
 }
 
 // ---- answering ----------------------------------------------------------------------------------
@@ -189,14 +129,14 @@ static bool from_here(const char *site) // also where it is no browser
 // this address, says no Sec-Fetch-Site.
 static bool begins_watch(const char *query)
 {
-    char value[8]; // what is no text, or too long, is refused by whoever answers
+    char value[8]; // what is no text, or too long, is refused by the handler
     return common_http_query(query, "watch", value, sizeof(value)) != COMMON_HTTP_ABSENT &&
            strcmp(value, "0") != 0;
 }
 
 static void ask_for_token(struct common_http_answer *out)
 {
-    refuse(out, 401, "the coordinator wants its clients' token: Authorization: Bearer TOKEN");
+    refuse(out, 401, "the coordinator requires a client token: Authorization: Bearer TOKEN");
 }
 
 static void refuse_token(struct coordinator_dashboard *d, struct common_http_answer *out)
@@ -211,7 +151,7 @@ static void refuse_token(struct coordinator_dashboard *d, struct common_http_ans
         ask_for_token(out);
         return;
     }
-    refuse(out, 429, "too many wrong tokens: ask again in a second");
+    refuse(out, 429, "too many wrong tokens: try again in a second");
     put_header(out, "Connection", "close");
 }
 
@@ -259,11 +199,11 @@ static void answer_api(struct coordinator_dashboard *d, const struct common_http
     struct common_error err = {0};
     json_t *json = NULL;
     if (!from_here(request->fetch_site)) {
-        refuse(out, 403, "a page of another site asks");
+        refuse(out, 403, "cross-site request refused");
         return;
     }
     if (begins_watch(request->query) && !request->x_banyan) {
-        refuse(out, 403, "watch=1 wants a header that a page of another site cannot send: X-Banyan: 1");
+        refuse(out, 403, "watch=1 requires a header that a page of another site cannot send: X-Banyan: 1");
         return;
     }
     struct proto_identity who;
@@ -276,13 +216,13 @@ static void answer_api(struct coordinator_dashboard *d, const struct common_http
         return;
     }
     if (!coordinator_shows_workers(&who)) { // all of it is of the whole cluster
-        refuse(out, 403, "the dashboard is for tokens with access operator or admin");
+        refuse(out, 403, "the dashboard requires a token with access operator or admin");
         return;
     }
     for (size_t i = 0; i < sizeof(routes) / sizeof(*routes) && !route; i++)
         route = route_matches(request->path + strlen(API), routes[i].name, &id) ? &routes[i] : NULL;
     if (!route) {
-        refuse(out, 404, "there is no such thing; docs/operating/dashboard.md lists what there is");
+        refuse(out, 404, "not found; docs/operating/dashboard.md lists all paths");
     } else {
         enum common_code code = route->answer(d, request->query, id, &json, &err);
         if (code == COMMON_OK)
@@ -297,7 +237,7 @@ void coordinator_dashboard_answer(void *answerer, const struct common_http_reque
 {
     struct coordinator_dashboard *d = answerer;
     if (!host_allowed(d, request->host)) {
-        refuse(out, 421, "this is not a host of that name: use localhost, or the address of --http");
+        refuse(out, 421, "this host name is not allowed: use localhost, or the address of --http");
         return;
     }
     if (strncmp(request->path, API, strlen(API)) == 0) {

@@ -8,9 +8,10 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "common/http.h"
 #include "coordinator/dashboard/ask.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "proto/spec.h"
 
 #define KEPT_NS (5 * COMMON_NS_PER_S)
@@ -169,7 +170,7 @@ static enum common_code lists_get(struct coordinator_lists *lists,
     }
     if (!found && now < lists->next_ns)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "the sessions are being sorted for others: ask again in a moment");
+                                "sessions are being sorted for other requests: try again in a moment");
     if (!found || (now - found->made_ns >= KEPT_NS && now >= lists->next_ns)) {
         uint64_t began = processor_ns();
         found = found ? found : unused;

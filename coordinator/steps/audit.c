@@ -11,8 +11,8 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/steps/audit_sum.h"
 #include "proto/rpc.h"
 #include "proto/spec.h"
@@ -91,15 +91,14 @@ static void tell_difference(const struct coordinator_auditing *a, uint32_t row, 
     const struct coordinator_event event = {.kind = PROTO_EVENT_AUDIT_DIFFERENCE,
                                             .severity = PROTO_EVENT_ERROR,
                                             .session = kept->session};
-    coordinator_events_tell(
-        a->steps->core->events, &event,
-        "an answer is wrong: float64 over its rows says something else session=%016" PRIx64
-        " layer=%u first=%" PRIu64 " rows=%u visible=%" PRIu64 " position=%" PRIu64
-        " query_head=%u %s=%.9g exact=%.9g off=%.3g allowed=%.3g plan_digest=%016" PRIx64
-        " members=%s audited_by=%s trace=%s",
-        kept->session, kept->layer, kept->first, kept->step_rows, kept->visible, kept->positions[row], head,
-        what, v->got, v->want, fabs(v->got - v->want), v->allowed, kept->plan_digest, kept->workers, a->by,
-        kept->trace);
+    coordinator_events_tell(a->steps->core->events, &event,
+                            "an answer is wrong: its rows give another one in float64 session=%016" PRIx64
+                            " layer=%u first=%" PRIu64 " rows=%u visible=%" PRIu64 " position=%" PRIu64
+                            " query_head=%u %s=%.9g exact=%.9g off=%.3g allowed=%.3g plan_digest=%016" PRIx64
+                            " members=%s audited_by=%s trace=%s",
+                            kept->session, kept->layer, kept->first, kept->step_rows, kept->visible,
+                            kept->positions[row], head, what, v->got, v->want, fabs(v->got - v->want),
+                            v->allowed, kept->plan_digest, kept->workers, a->by, kept->trace);
 }
 
 // All keys have been seen.
@@ -114,7 +113,7 @@ static void audit_judge(struct coordinator_auditing *a, const struct proto_layer
         uint64_t from, to;
         coordinator_kept_sees(kept, layer, row, &from, &to);
         if (a->sums[i].keys != (double)(to - from)) { // the masks of two of our own parts are not the same
-            audit_skip(a, "the workers saw other keys than the row");
+            audit_skip(a, "the workers used other keys than the row");
             return;
         }
         struct coordinator_audit_verdict v =
@@ -209,7 +208,7 @@ static void ask_part(struct part *part)
                               .deadline_ns = common_clock_after(CALL_NS),
                               .done = part_answered,
                               .arg = part};
-    struct common_error err = {.message = "there is no link to the worker"};
+    struct common_error err = {.message = "no connection to the worker"};
     struct proto_channel *channel = part->w->channel;
     enum common_code code = channel ? proto_channel_call(channel, &call, NULL, &err) : COMMON_UNAVAILABLE;
     if (code != COMMON_OK)
@@ -251,7 +250,7 @@ static uint64_t madds_of(const struct coordinator_auditing *a)
     return a->steps->core->options.audit_madds;
 }
 
-// The chunks of the next stretch, by who is asked for them. NULL, or why not.
+// The chunks of the next stretch, by the worker that is asked for them. NULL, or why not.
 static const char *stretch_plan(struct coordinator_auditing *a, const struct coordinator_session *s)
 {
     uint64_t ct = s->layout.chunk_tokens, tokens = madds_of(a) / STRETCHES / a->madds,
@@ -262,15 +261,15 @@ static const char *stretch_plan(struct coordinator_auditing *a, const struct coo
     uint32_t room = s->n_members < chunks ? s->n_members + 1 : (uint32_t)chunks; // holders are members
     a->parts = calloc(room, sizeof(*a->parts));
     if (!a->parts)
-        return "there is no memory";
+        return "out of memory";
     for (uint64_t i = a->at / ct; i <= last; i++) {
         const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, i);
         struct coordinator_worker *w = chunk ? holder_to_ask(a, chunk) : NULL;
         if (!w)
-            return "a holder of its rows is away";
+            return "a holder of its rows is not connected";
         struct part *part = part_of(a, w, room);
         if (!part)
-            return "a holder is no member";
+            return "a holder is not a member";
         uint64_t rows = a->end - i * ct < ct ? a->end - i * ct : ct;
         Banyan__Pb__AuditChunk *to = &part->chunks[part->n];
         *to = (Banyan__Pb__AuditChunk)BANYAN__PB__AUDIT_CHUNK__INIT;
@@ -355,12 +354,12 @@ static void go_on(void *arg)
         take_next(a);
     const struct coordinator_session *s = coordinator_session_find(a->steps->sessions, a->kept->session);
     if (!s || !coordinator_kept_stands(a->kept, s)) {
-        audit_skip(a, "its rows are not the session's any more");
+        audit_skip(a, "its rows no longer belong to the session");
         return;
     }
     const struct proto_layer layer = proto_spec_layer(s->spec, a->kept->layer);
     if (!a->sums && !choose_extent(a, &layer))
-        audit_skip(a, "there is no memory");
+        audit_skip(a, "out of memory");
     else if (a->at < a->end)
         stretch_begin(a, s);
     else

@@ -9,8 +9,8 @@
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/missing.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
+#include "coordinator/sync/missing.h"
 #include "proto/mass.h"
 #include "proto/spec.h"
 
@@ -247,7 +247,7 @@ static void ask_worker(struct part *part)
                               .deadline_ns = ask->deadline_ns,
                               .done = answered,
                               .arg = part};
-    struct common_error err = {.message = "there is no link to the worker"};
+    struct common_error err = {.message = "no connection to the worker"};
     struct proto_channel *channel = core->stopping ? NULL : part->w->channel;
     enum common_code code = channel ? proto_channel_call(channel, &call, NULL, &err) : COMMON_UNAVAILABLE;
     if (code != COMMON_OK)
@@ -308,7 +308,7 @@ static const char *no_room(struct computation *x)
     struct coordinator_masses *m = x->masses;
     uint64_t pairs = (uint64_t)m->rows * x->layer.q_heads, bytes = 0;
     if ((uint64_t)m->rows * m->heads * coordinator_masses_columns(m) > PROTO_MASS_VALUES_MAX)
-        return "masses of so many rows are too many with so many workers: ask for fewer rows at a time";
+        return "too many masses for so many workers: ask for fewer rows at a time";
     for (uint32_t p = 0; p < x->n_parts; p++)
         bytes += pairs * x->parts[p].n_bins * sizeof(float);
     if (!masses_alloc(m) || bytes > m->steps->core->options.max_bytes - m->steps->bytes)
@@ -347,7 +347,7 @@ void coordinator_mass_start(struct coordinator_steps *steps, const struct coordi
         x->pending++;
         ask_worker(&x->parts[p]);
     }
-    if (!--x->pending) { // nobody could be asked
+    if (!--x->pending) { // no worker could be asked
         x->at_once = (struct coordinator_completion){.fn = computation_end, .arg = x};
         coordinator_turn_complete(&steps->core->turn, &x->at_once);
     }

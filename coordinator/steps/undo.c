@@ -2,11 +2,10 @@
 #include "coordinator/steps/undo.h"
 
 #include "common/failpoint.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/repair.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/item.h"
+#include "coordinator/sync/repair.h"
 
 struct word { // one holder's
     struct coordinator_gather *gather;
@@ -30,7 +29,7 @@ static void tell(struct coordinator_session *s, const struct coordinator_item *i
 {
     coordinator_gather_add(gather);
     if (!coordinator_worker_active(w)) {
-        coordinator_gather_finish(gather, COMMON_UNAVAILABLE, "a holder is away");
+        coordinator_gather_finish(gather, COMMON_UNAVAILABLE, "a holder is not connected");
         return;
     }
     struct word *word = coordinator_alloc(sizeof(*word));

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/steps/answer.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/mass_message.h"
@@ -181,7 +181,7 @@ void coordinator_watchers_saw(struct coordinator_watch *watch, const struct coor
         next = w->next;
         if (!matches(w, seen))
             continue;
-        if (w->incarnation != seen->incarnation) { // what came before the truncate is not told any more
+        if (w->incarnation != seen->incarnation) { // what came before the truncate is no longer reported
             w->incarnation = seen->incarnation;
             w->left = w->steps;
         }
@@ -260,7 +260,8 @@ static enum common_code check_watch(const Banyan__Pb__SessionWatchRequest *m,
     if (m->wait_ns > WAIT_MOST)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "a watch waits at most 50 s");
     if (!m->trace && !m->mass_bins)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "neither traces nor masses are wanted");
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "neither traces nor masses were requested");
     if (m->mass_bins > PROTO_WATCH_BINS_MAX || heads * m->mass_bins > PROTO_WATCH_VALUES_MAX)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "%u bins of %" PRIu64
@@ -278,7 +279,7 @@ void coordinator_handle_session_watch(struct coordinator_steps *steps, struct pr
     struct coordinator_watch *watch = code == COMMON_OK ? coordinator_watch_of(steps, s) : NULL;
     if (code == COMMON_OK && (!watch || watch->n_watchers >= COORDINATOR_WATCHERS_MAX))
         code = proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
-                                "too many watch already: try again when they have gone");
+                                "too many watches are open: try again later");
     struct coordinator_use *use =
         coordinator_use_of(steps->sessions->quotas, proto_request_identity(request)->tenant);
     if (code == COMMON_OK)

@@ -51,12 +51,11 @@ static bool open_copy(struct coordinator_backup *b, struct coordinator_sql *sql)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s-backup", coordinator_store_path(b->store)) >= (int)sizeof path)
-        return failed(b, COMMON_UNAVAILABLE, "no backup can be made", "the path of the store is too long");
+        return failed(b, COMMON_UNAVAILABLE, "cannot back up", "the path of the store is too long");
     if (!coordinator_store_named(b->store)) // then a file of this name may be another coordinator's
         return failed(
-            b, COMMON_FAILED_PRECONDITION, "no backup can be made",
-            "the store was moved away while the coordinator has it: stop it, and start it where the "
-            "store is");
+            b, COMMON_FAILED_PRECONDITION, "cannot back up",
+            "the store was moved while in use: stop the coordinator, and start it where the store is");
     (void)unlink(path); // of a process that ended between the next lines
     b->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     int failure = errno;
@@ -65,13 +64,13 @@ static bool open_copy(struct coordinator_backup *b, struct coordinator_sql *sql)
                        : sqlite3_open_v2(path, &b->to, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
     (void)unlink(path);
     if (b->fd < 0)
-        return failed(b, COMMON_UNAVAILABLE, "the backup's file cannot be made beside the store",
+        return failed(b, COMMON_UNAVAILABLE, "the backup's file cannot be created beside the store",
                       strerror(failure));
     if (rc == SQLITE_OK)
         rc = sqlite3_exec(b->to, "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF", NULL, NULL, NULL);
     b->copy = rc == SQLITE_OK ? sqlite3_backup_init(b->to, "main", sql->db, "main") : NULL;
     if (!b->copy)
-        return failed(b, COMMON_UNAVAILABLE, "no backup can be made", sqlite3_errmsg(b->to));
+        return failed(b, COMMON_UNAVAILABLE, "cannot back up", sqlite3_errmsg(b->to));
     b->state = BACKUP_COPYING;
     return false;
 }
@@ -120,7 +119,7 @@ static bool copy_some(struct coordinator_backup *b, struct coordinator_sql *sql)
     off_t end = lseek(b->fd, 0, SEEK_END);
     if (rc != SQLITE_OK || end <= 0)
         return failed(b, COMMON_UNAVAILABLE, "the backup cannot be written beside the store",
-                      "it is not whole");
+                      "it is incomplete");
     b->facts.bytes = (uint64_t)end;
     b->state = BACKUP_SUMMING;
     return false;
@@ -186,7 +185,7 @@ static bool slice(struct coordinator_store_job *job, struct coordinator_sql *sql
     struct coordinator_backup *b = (struct coordinator_backup *)job;
     bool over = true;
     if (closing || atomic_load(&b->freed))
-        failed(b, COMMON_CANCELLED, "the backup was given up",
+        failed(b, COMMON_CANCELLED, "the backup was abandoned",
                closing ? "the coordinator is stopping" : "ended");
     else if (b->state == BACKUP_OPENING)
         over = open_copy(b, sql);
@@ -217,8 +216,8 @@ static void job_done(void *arg)
     if (b->state == BACKUP_READING)
         b->state = BACKUP_READY;
     bool freed = atomic_load(&b->freed);
-    if (freed && b->code == COMMON_OK) // its last slice had ended before: nobody may read it any more
-        failed(b, COMMON_CANCELLED, "the backup was given up", "ended");
+    if (freed && b->code == COMMON_OK) // its last slice had ended before: it may no longer be read
+        failed(b, COMMON_CANCELLED, "the backup was abandoned", "ended");
     b->done(b->arg, b->code, b->text);
     if (freed)
         destroy(b);
@@ -251,7 +250,7 @@ enum common_code coordinator_backup_new(struct coordinator_store *store, coordin
     if (!run(b, done, arg)) {
         destroy(b);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "another backup is being made: try again when it has ended");
+                                "another backup is running: try again when it has finished");
     }
     *out = b;
     return COMMON_OK;

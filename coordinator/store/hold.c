@@ -12,7 +12,7 @@
 #include "common/log.h"
 #include "coordinator/store/hold_file.h"
 
-#define TRIES     8 // somebody may move the file away each time
+#define TRIES     8 // the file may be moved away each time
 #define TEXT_SIZE 192
 
 struct coordinator_hold {
@@ -36,11 +36,10 @@ static enum common_code refuse(const struct coordinator_hold_file *file, const c
 {
     char who[TEXT_SIZE];
     coordinator_hold_file_read(file, who, sizeof who);
-    return common_error_set(
-        err, COMMON_FAILED_PRECONDITION,
-        "store %s is in use by a coordinator (%s): one coordinator serves a store; end that "
-        "one, or choose another --store",
-        path, who[0] ? who : "which has not said yet who it is");
+    return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                            "store %s is in use by a coordinator (%s): one coordinator serves a store; stop "
+                            "that one, or choose another --store",
+                            path, who[0] ? who : "not identified yet");
 }
 
 // IN_PROGRESS: the file that was locked has lost its name.
@@ -74,16 +73,15 @@ enum common_code coordinator_hold_take(const char *path, struct coordinator_hold
     for (int i = 0; i < TRIES && code == COMMON_IN_PROGRESS; i++)
         code = try_once(path, lock_path, &file, err);
     if (code == COMMON_IN_PROGRESS)
-        return common_error_set(err, COMMON_UNAVAILABLE,
-                                "%s is removed again and again: leave it where it is", lock_path);
+        return common_error_set(err, COMMON_UNAVAILABLE, "%s keeps being removed: leave it in place",
+                                lock_path);
     if (code != COMMON_OK)
         return code;
     const char *network = coordinator_hold_file_network(file);
     if (network)
-        common_log_warn(
-            "the store is on a file system of a network, which decides whether locks of other machines are "
-            "seen: start no second coordinator on it, and prefer a local disk store=%s kind=%s",
-            path, network);
+        common_log_warn("the store is on a network file system, where locks of other machines may go unseen: "
+                        "start no second coordinator on it, and prefer a local disk store=%s kind=%s",
+                        path, network);
     describe(who, sizeof who);
     (void)coordinator_hold_file_write(file, who); // the lock counts, also on a full disk
     COMMON_FAILPOINT("hold_taken");

@@ -26,7 +26,8 @@ enum common_code coordinator_hold_file_open(const char *path, struct coordinator
     snprintf(file->path, sizeof file->path, "%s", path);
     file->fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file->fd < 0) {
-        common_error_set(err, COMMON_UNAVAILABLE, "%s cannot be made or opened: %s", path, strerror(errno));
+        common_error_set(err, COMMON_UNAVAILABLE, "%s cannot be created or opened: %s", path,
+                         strerror(errno));
         free(file);
         return COMMON_UNAVAILABLE;
     }
@@ -40,9 +41,10 @@ enum common_code coordinator_hold_file_lock(struct coordinator_hold_file *file, 
         if (errno == EWOULDBLOCK)
             return COMMON_IN_PROGRESS;
         if (errno != EINTR)
-            return common_error_set(err, COMMON_UNAVAILABLE,
-                                    "%s cannot be locked: %s: put the store on a file system with locks",
-                                    file->path, strerror(errno));
+            return common_error_set(
+                err, COMMON_UNAVAILABLE,
+                "%s cannot be locked: %s: put the store on a file system that supports locks", file->path,
+                strerror(errno));
     }
     return COMMON_OK;
 }

@@ -26,8 +26,9 @@ static void name_copies(const char *path)
                 name, (long long)st.st_size);
 }
 
-// A lease in the sense of fcntl(2): the kernel grants one for writing only while no other process has the file open. Where the
-// file system has none, it had no coordinators with --standby either, which it takes to have two.
+// A lease in the sense of fcntl(2): the kernel grants one for writing only while no other process has the
+// file open. Where the file system has none, it had no coordinators with --standby either, which it takes to
+// have two.
 static bool is_open_elsewhere(int fd)
 {
     if (fcntl(fd, F_SETLEASE, F_WRLCK) != 0)
@@ -51,11 +52,10 @@ enum common_code coordinator_leftover_look(const char *path, int *out, struct co
                                 name, strerror(errno));
     if (is_open_elsewhere(fd) || flock(fd, LOCK_EX | LOCK_NB) != 0) {
         close(fd);
-        return common_error_set(
-            err, COMMON_FAILED_PRECONDITION,
-            "a coordinator of an earlier version still runs, or is stopped, on store %s: 'fuser "
-            "%s' names it; end it first",
-            path, name);
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "a coordinator of an earlier version still runs, or is stopped, on store %s: "
+                                "'fuser %s' names it; stop it first",
+                                path, name);
     }
     *out = fd;
     return COMMON_OK;
@@ -68,5 +68,5 @@ void coordinator_leftover_void(int fd)
         return;
     if (ftruncate(fd, 0) == 0)
         common_log_info(
-            "the lease of an earlier version beside the store counts no more: its file may be removed");
+            "the lease of an earlier version beside the store is no longer used: its file may be removed");
 }

@@ -80,9 +80,9 @@ static bool write_all(int fd, const void *data, size_t bytes)
 static enum common_code check_head(const char *backup, const uint8_t *head, struct common_error *err)
 {
     if (memcmp(head, COORDINATOR_BACKUP_MAGIC, 16) != 0)
-        return damaged(backup, "it does not begin as one", err);
+        return damaged(backup, "its first bytes are wrong", err);
     if (get_u64(head + 120) != common_xxh3(head, 120, 0))
-        return damaged(backup, "its head has another sum than it says", err);
+        return damaged(backup, "its header does not match its checksum", err);
     if (get_u64(head + 16) != COORDINATOR_BACKUP_FORMAT)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                 "nothing is restored: %s is of a newer version: use the coordinator of the "
@@ -106,7 +106,7 @@ static enum common_code unpack(int in, const char *backup, const struct paths *p
     uint8_t *piece = malloc(COORDINATOR_BACKUP_PIECE + 1);
     int out = open(p->made, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (!piece || out < 0) {
-        code = piece ? system_failed(p->made, "cannot be made", err)
+        code = piece ? system_failed(p->made, "cannot be created", err)
                      : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
         goto end;
     }
@@ -125,9 +125,9 @@ static enum common_code unpack(int in, const char *backup, const struct paths *p
         at += want;
     }
     if (code == COMMON_OK && read_all(in, piece, 1) != 0)
-        code = damaged(backup, "something follows its end", err);
+        code = damaged(backup, "it continues after its end", err);
     else if (code == COMMON_OK && sum != get_u64(head + 32))
-        code = damaged(backup, "its bytes have another sum than its head says", err);
+        code = damaged(backup, "its contents do not match its checksum", err);
 end:
     if (out >= 0 && close(out) != 0 && code == COMMON_OK)
         code = system_failed(p->made, "cannot be written", err);
@@ -143,7 +143,7 @@ static enum common_code mark(const struct paths *p, struct common_error *err)
     char text[512];
     while (!life)
         if (!common_random(&life, sizeof life))
-            return common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes");
+            return common_error_set(err, COMMON_UNAVAILABLE, "cannot get random bytes");
     enum common_code code = coordinator_sql_open(&sql, p->made, true, err);
     if (code != COMMON_OK)
         return code;
@@ -211,7 +211,7 @@ static enum common_code restore_held(const char *backup, const char *path, struc
     if (code == COMMON_OK && (COMMON_FAILPOINT_FAILS("restoring_synced") || !coordinator_sql_sync(p.made)))
         code = system_failed(p.made, "cannot be written", err);
     if (code == COMMON_OK && link(p.made, p.db) != 0)
-        code = errno == EEXIST ? exists(p.db, err) : system_failed(p.db, "cannot be made", err);
+        code = errno == EEXIST ? exists(p.db, err) : system_failed(p.db, "cannot be created", err);
     COMMON_FAILPOINT("restoring_named");
     if (code == COMMON_OK && !coordinator_sql_sync_name(p.db))
         code = system_failed(p.db, "cannot be written", err);

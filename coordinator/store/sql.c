@@ -13,14 +13,15 @@
 #include "common/log.h"
 #include "common/random.h"
 
-// 1: all sessions are the default tenant's. 2: it has tenants, which a coordinator that reads 1 alone must not serve: it
-// would show all sessions to everybody; or its session ids are made with a key, which such a one would take for slots that
-// are none. A new store is 2 for its key; one that was made as 1 becomes 2 with its first tenant or token.
+// 1: all sessions are the default tenant's. 2: it has tenants, which a coordinator that reads 1 alone must
+// not serve: it would show all sessions to everybody; or its session ids are made with a key, which such a
+// one would take for slots that are none. A new store is 2 for its key; one that was made as 1 becomes 2 with
+// its first tenant or token.
 #define SCHEMA_VERSION     2
 #define SCHEMA_VERSION_OLD 1
 #define APPLICATION_ID     0x62616e79 // "bany": a file that is something else is refused, not altered
 
-// In meta, of a store that was made with one: the key of its session ids (sessions/ids.h).
+// In meta, of a store that was made with one: the key of its session ids (session/ids.h).
 #define ID_KEY_0 "id_key_0"
 #define ID_KEY_1 "id_key_1"
 
@@ -50,7 +51,8 @@ static const char added_schema[] =
     "CREATE TABLE IF NOT EXISTS draining(worker TEXT PRIMARY KEY, reason BLOB NOT NULL) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS seals(session INTEGER, idx INTEGER, id INTEGER NOT NULL, seal INTEGER NOT "
     "NULL, PRIMARY KEY(session, idx)) WITHOUT ROWID;"
-    // Sessions of other tenants than the default one have their names here, and none above: they are unique in a tenant.
+    // Sessions of other tenants than the default one have their names here, and none above: they are unique
+    // in a tenant.
     "CREATE TABLE IF NOT EXISTS tenants(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);"
     "CREATE TABLE IF NOT EXISTS tokens(id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, name TEXT NOT NULL "
     "UNIQUE, access INTEGER NOT NULL, tenant INTEGER NOT NULL, created INTEGER NOT NULL, expires INTEGER NOT "
@@ -148,11 +150,11 @@ static enum common_code sql_fail(const char *path, const struct coordinator_sql 
                                  struct common_error *err)
 {
     if (rc == SQLITE_BUSY || rc == SQLITE_LOCKED)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "store %s is in use by a process without its lock file: a coordinator of an "
-                                "earlier version, or a program such as sqlite3; 'fuser %s' names it, end it "
-                                "first",
-                                path, path);
+        return common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "store %s is in use by a process without its lock file: a coordinator of an earlier version, or "
+            "a program such as sqlite3; 'fuser %s' names it; stop it first",
+            path, path);
     if (rc == SQLITE_NOTADB || rc == SQLITE_CORRUPT)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "store %s is not a Banyan store, or is damaged: %s", path,
@@ -195,7 +197,7 @@ enum common_code coordinator_sql_real_path(char **path, struct common_error *err
     struct stat st;
     char *real = realpath(*path, NULL);
     if (!real && errno == ENOENT && lstat(*path, &st) == 0)
-        return no_real_path(*path, "it is a link to a file that is not there", err);
+        return no_real_path(*path, "it is a link to a missing file", err);
     if (!real && errno == ENOENT) { // a new one
         const char *slash = strrchr(*path, '/'), *base = slash ? slash + 1 : *path;
         size_t len = !slash ? 0 : slash == *path ? 1 : (size_t)(slash - *path);
@@ -268,8 +270,8 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
         code = sql_fail(path, sql, rc, err);
         goto failed;
     }
-    // Beside the hold (hold.h), SQLite's own lock keeps programs out that take no hold, and an index of the log off
-    // the disk.
+    // Beside the hold (hold.h), SQLite's own lock keeps programs out that take no hold, and an index of the
+    // log off the disk.
     if ((rc = coordinator_sql_exec(sql, "PRAGMA locking_mode=EXCLUSIVE")) != SQLITE_OK ||
         (rc = coordinator_sql_exec(sql, "PRAGMA journal_mode=WAL")) != SQLITE_OK ||
         (rc = coordinator_sql_exec(sql, sync_full ? "PRAGMA synchronous=FULL"
@@ -291,7 +293,7 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
         char key[160];
         int64_t halves[2];
         if (!common_random(halves, sizeof halves)) {
-            code = common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes");
+            code = common_error_set(err, COMMON_UNAVAILABLE, "cannot get random bytes");
             goto failed;
         }
         sqlite3_snprintf(sizeof key, key, "INSERT INTO meta VALUES('%s', %lld), ('%s', %lld)", ID_KEY_0,

@@ -16,7 +16,6 @@
 #include "coordinator/store/hold.h"
 #include "coordinator/store/job.h"
 #include "coordinator/store/leftover.h"
-#include "coordinator/store/restore.h"
 #include "coordinator/store/sql.h"
 
 #define COUNTER_BLOCK (UINT64_C(1) << 16)
@@ -364,9 +363,8 @@ static void wait_until_sure(struct coordinator_store *store)
     bool closing = false;
     for (bool said = false; !closing && !make_sure(&store->sql); said = true) {
         if (!said)
-            common_log_error(
-                "the disk has failed in a commit, and what it has of that is unknown: waiting until "
-                "it takes writes again");
+            common_log_error("the disk failed during a commit, and what it wrote is unknown: waiting until "
+                             "it accepts writes again");
         uint64_t until = common_clock_wall_ns() + SURE_EVERY_NS;
         struct timespec at = {.tv_sec = (time_t)(until / COMMON_NS_PER_S),
                               .tv_nsec = (long)(until % COMMON_NS_PER_S)};

@@ -8,8 +8,9 @@
 #define O (1u << PROTO_ACCESS_OPERATOR)
 #define A (1u << PROTO_ACCESS_ADMIN)
 
-// Read-only and user touch their own tenant's sessions alone, whatever the method: that is for the look-up of a session
-// (sessions/table.h), not for this table. Operators see what is known of all sessions, but no K, V or answers.
+// Read-only and user touch their own tenant's sessions alone, whatever the method: that is for the look-up of
+// a session (session/table.h), not for this table. Operators see what is known of all sessions, but no K, V
+// or answers.
 static const uint8_t table[PROTO_METHOD_LIMIT] = {
     [BANYAN__PB__METHOD__METHOD_HEALTH_CHECK] = R | U | O | A,
     [BANYAN__PB__METHOD__METHOD_CLUSTER_INFO] = R | U | O | A,
@@ -75,13 +76,13 @@ enum common_code coordinator_access_permits(const struct proto_request *request,
     // Only methods that are served come here, and each of them has a name.
     if (!coordinator_access_allows(who->access, method))
         return common_error_set(err, COMMON_PERMISSION_DENIED,
-                                "a token with access '%s' does not permit %s: an admin can make another "
+                                "a token with access '%s' does not permit %s: an admin can create another "
                                 "('banyanctl token create')",
                                 proto_access_name(who->access), proto_codec_method(method)->name);
     if (who->access == PROTO_ACCESS_READ_ONLY && method == BANYAN__PB__METHOD__METHOD_ATTEND &&
         appends(message))
         return common_error_set(err, COMMON_PERMISSION_DENIED,
-                                "a token with access 'read-only' does not permit appends: an admin can make "
-                                "another ('banyanctl token create')");
+                                "a token with access 'read-only' does not permit appends: an admin can "
+                                "create another ('banyanctl token create')");
     return COMMON_OK;
 }

@@ -24,15 +24,15 @@ static bool put(struct common_metrics *table, const char *tenant, const struct s
         struct common_metric_spec spec;
         const uint64_t *numbers;
     } families[] = {
-        {{.kind = COMMON_METRIC_GAUGE, .name = "banyan_quota_used", .help = "What a tenant has of a quota."},
+        {{.kind = COMMON_METRIC_GAUGE, .name = "banyan_quota_used", .help = "What a tenant uses of a quota."},
          sums->used},
         {{.kind = COMMON_METRIC_GAUGE,
           .name = "banyan_quota_max",
-          .help = "How much a tenant may have; 0: there is no limit."},
+          .help = "How much a tenant may use; 0: no limit."},
          sums->max},
         {{.kind = COMMON_METRIC_COUNTER,
           .name = "banyan_quota_refused_total",
-          .help = "Times that something was refused for a quota."},
+          .help = "Requests refused because of a quota."},
          sums->refused},
     };
     for (size_t f = 0; f < sizeof(families) / sizeof(*families); f++) {
@@ -47,7 +47,8 @@ static bool put(struct common_metrics *table, const char *tenant, const struct s
     return common_metrics_put(table,
                               &(struct common_metric_spec){.kind = COMMON_METRIC_COUNTER,
                                                            .name = "banyan_tenant_steps_total",
-                                                           .help = "Items of attend calls that were taken.",
+                                                           .help =
+                                                               "Items of attend calls that were accepted.",
                                                            .label = "tenant",
                                                            .value = tenant},
                               (double)sums->steps);

@@ -41,8 +41,7 @@ static const struct coordinator_tenant *tenant_wanted(const struct coordinator_q
     if (tenant && (who->access >= PROTO_ACCESS_OPERATOR || tenant->id == who->tenant))
         return tenant;
     proto_status_set(&status, COMMON_NOT_FOUND, "",
-                     "there is no tenant with the name %.64s: the first token made for it makes it "
-                     "(banyanctl token create)",
+                     "there is no tenant named %.64s: its first token creates it (banyanctl token create)",
                      name);
     proto_request_fail_status(request, &status);
     return NULL;
@@ -68,8 +67,8 @@ static enum common_code take_request(struct setting *set, const Banyan__Pb__Quot
         const Banyan__Pb__QuotaUse *q = m->quotas[i];
         if (!coordinator_quota_parse(q->name, &kind))
             return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
-                                    "'%.40s' is no quota: bytes, sessions, steps_per_s, steps_in_flight, "
-                                    "connections and watches are",
+                                    "'%.40s' is not a quota: use bytes, sessions, steps_per_s, "
+                                    "steps_in_flight, connections or watches",
                                     q->name);
         if (q->max > (kind == COORDINATOR_QUOTA_STEPS_PER_S ? COORDINATOR_RATE_MOST : INT64_MAX))
             return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",

@@ -88,7 +88,7 @@ enum common_code coordinator_tenant_make(struct coordinator_tenants *tenants, co
     const struct coordinator_tenant *known = coordinator_tenant_named(tenants, name);
     uint32_t made = known ? known->id : tenants->all[tenants->n - 1].id + 1;
     if (!known && tenants->n == COORDINATOR_TENANTS_MAX)
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "there are %u tenants: this is the limit",
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the limit of %u tenants is reached",
                                 COORDINATOR_TENANTS_MAX);
     if (!known && !add(tenants, made, name))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a tenant");

@@ -39,7 +39,7 @@ static void leave(struct answer *a, enum common_code code)
         proto_status_set(
             &status, code, "AUDIT_LOG",
             "this was done, and its record %s (%.100s): with --audit-required that is a failure; "
-            "look at what is there before you do it again",
+            "check the state before you repeat it",
             why[code == COMMON_DEADLINE_EXCEEDED], a->trouble);
         proto_request_fail_status(a->request, &status);
     }

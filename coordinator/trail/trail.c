@@ -24,8 +24,8 @@
 #define CROWDED  50 // percent of the queue: with --audit-required nothing new is changed
 
 enum flood { FLOOD_REFUSED, FLOOD_FAILED, FLOOD_READS, FLOOD_WORKERS, FLOODS };
-static const char *const flood_names[FLOODS] = {"refused tries", "calls that have failed", "reads",
-                                                "workers that were refused"};
+static const char *const flood_names[FLOODS] = {"refused attempts", "failed calls", "reads",
+                                                "refused workers"};
 
 struct coordinator_trail {
     struct coordinator_core *core;
@@ -66,12 +66,13 @@ static void tell(struct coordinator_trail *trail)
 {
     char text[PROTO_EVENT_TEXT];
     if (works(trail))
-        snprintf(text, sizeof text, "the audit log is written again: %" PRIu64 " records are not in it",
+        snprintf(text, sizeof text,
+                 "the audit log can be written again: %" PRIu64 " records are missing from it",
                  trail->state.counts.lost);
     else
         snprintf(text, sizeof text, "the audit log cannot be written: %.80s%s", trouble_of(trail),
                  trail->core->options.audit_required ? ": changes are refused (--audit-required)"
-                                                     : ": what happens is not in it");
+                                                     : ": what happens is not recorded");
     trail->told = !works(trail);
     coordinator_events_add(trail->core->events,
                            &(struct coordinator_event){
@@ -120,7 +121,7 @@ static void put_self(struct coordinator_trail *trail, struct common_trail_body *
     common_trail_put_shut(body);
 }
 
-// What a peer says that it is called; nothing where it says nothing.
+// What a peer says that it is called; nothing if it gives none.
 static void put_name(struct common_trail_body *body, const char *key, const char *peer)
 {
     const char *address = coordinator_trail_address(peer);
@@ -211,7 +212,8 @@ bool coordinator_trail_answered(struct coordinator_trail *trail, struct proto_re
                                 enum common_code code, const ProtobufCMessage *reply)
 {
     uint32_t method = proto_request_method(request);
-    // Without a body it has reached no handler. Of those it says who was not allowed to call; the rest says `refusing`.
+    // Without a body it has reached no handler. Of those it says who was not allowed to call; the rest says
+    // `refusing`.
     const ProtobufCMessage *asked = proto_request_message(request)->body;
     bool denied = code == COMMON_PERMISSION_DENIED && coordinator_trail_knows(method);
     if (!trail || (!asked && !denied))
@@ -254,7 +256,7 @@ bool coordinator_trail_refuses(struct coordinator_trail *trail, struct proto_req
     proto_status_set(
         &status, COMMON_FAILED_PRECONDITION, "AUDIT_LOG",
         "the coordinator's audit log cannot be written (%.80s), and with --audit-required nothing is "
-        "changed without it: nothing was changed; see to the disk of %.120s",
+        "changed without it: nothing was changed; check the disk of %.120s",
         works(trail) ? "too many records wait for its disk" : trouble_of(trail),
         trail->core->options.audit_log);
     proto_request_fail_status(request, &status);
@@ -268,11 +270,11 @@ void coordinator_trail_refusing(struct coordinator_trail *trail, enum proto_refu
 {
     static const char *const names[PROTO_REFUSALS] = {
         [PROTO_REFUSED_CONNECTION] = "refused.connection", [PROTO_REFUSED_TOKEN] = "refused.token"};
-    // A call that is not for its caller is answered: `answered` knows who that was.
+    // A call that is not for its caller is answered: `answered` has who that was.
     if (!trail || !names[refusal] || !admits(trail, FLOOD_REFUSED, peer))
         return;
     struct common_trail_body *body = begin(trail);
-    common_trail_put_open(body, "who"); // nobody that is known
+    common_trail_put_open(body, "who"); // unknown
     put_name(body, "says", peer);
     common_trail_put_shut(body);
     common_trail_put_text(body, "from", coordinator_trail_address(peer));

@@ -38,7 +38,7 @@ build() {
     if ! (cd "$work/source" && DEB_BUILD_PROFILES=$profiles DEB_BUILD_OPTIONS="parallel=$jobs${DEB_BUILD_OPTIONS:+ $DEB_BUILD_OPTIONS}" \
         dpkg-buildpackage --build=binary --no-pre-clean --no-sign --root-command=) >"$work/log" 2>&1; then
         tail -n 40 "$work/log" >&2
-        die 1 "dpkg-buildpackage has failed; the end of its output stands above, all of it in $work/log"
+        die 1 "dpkg-buildpackage failed; the end of its output is above, all of it is in $work/log"
     fi
 }
 

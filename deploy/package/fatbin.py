@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Copies a library without the machine code of GPUs that nobody asked for.
+"""Copies a library without the machine code of GPUs that were not asked for.
 
     fatbin.py 80,90 FROM TO
 
@@ -28,7 +28,7 @@ class Damaged(Exception):
 def section(data, name):
     """[first byte, end) of a section of a 64-bit ELF file; (0, 0): it has none."""
     if data[:5] != b"\x7fELF\x02":
-        raise Damaged("this is no 64-bit ELF file")
+        raise Damaged("this is not a 64-bit ELF file")
     (table,), (size, count, names) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HHH", data, 58)
     heads = [struct.unpack_from("<IIQQQQ", data, table + i * size) for i in range(count)]
     for head in heads:

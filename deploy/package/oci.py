@@ -9,7 +9,7 @@ The same input gives the same bytes: names are sorted, times are --epoch, owners
 
 What is in the image's configuration and why:
   no Entrypoint   the first word names a program: banyan-coordinator, banyan-worker or banyanctl. There is no shell
-  User            65532: nobody. The file system may be read-only; /var/lib/banyan and /tmp may be written to where they
+  User            65532: `nobody`. The file system may be read-only; /var/lib/banyan and /tmp may be written to where they
                   are volumes
   Healthcheck     of Docker, which OCI does not know and ignores: 'banyanctl probe' asks the daemon's --http
 """

@@ -136,7 +136,7 @@ if [ "$tests" = on ]; then
 fi
 if ! { build && install_files && install_more; } >"$work/log" 2>&1; then
     tail -n 40 "$work/log" >&2
-    die 1 "the build has failed; the end of its output stands above, all of it in $work/log"
+    die 1 "the build failed; the end of its output is above, all of it is in $work/log"
 fi
 echo "What lib/ holds of Debian's packages; their licences are in licences/, and Debian has their sources." >"$tree/share/doc/banyan/LIBRARIES"
 bring_libraries

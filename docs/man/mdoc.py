@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text as mdoc(7) wants it: ASCII, a sentence a line, and nothing that reads as a macro."""
+"""Text as mdoc(7) needs it: ASCII, one sentence per line, and nothing that reads as a macro."""
 import re
 
 

@@ -23,7 +23,7 @@ class Llama64:
     def __init__(self, path: str | Path):
         reader = gguf.GGUFReader(str(path))
         if _field(reader, "general.architecture") != "llama":
-            raise ValueError(f"{path} is no Llama: its architecture is {_field(reader, 'general.architecture')}")
+            raise ValueError(f"{path} is not a Llama: its architecture is {_field(reader, 'general.architecture')}")
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self.layers = _field(reader, "llama.block_count")
         self.heads = _field(reader, "llama.attention.head_count")

@@ -72,7 +72,7 @@ class Model:
         if device:
             devices[0] = _ggml.ggml_backend_dev_by_name(device.encode())
             if not devices[0]:
-                raise Failed(f"ggml knows no device {device}")
+                raise Failed(f"ggml has no device {device}")
             cpu = _ggml.ggml_backend_dev_buffer_type(_ggml.ggml_backend_dev_by_type(0))
             self._overrides = (_Override * 2)(_Override(b".*", cpu), _Override(None, None))
             params.tensor_buft_overrides = ctypes.cast(self._overrides, ctypes.c_void_p)

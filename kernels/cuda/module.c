@@ -16,11 +16,10 @@ static bool driver_too_old(cudaError_t error, struct common_error *err)
     if (error != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0 ||
         cudaRuntimeGetVersion(&runtime) != cudaSuccess)
         return false;
-    common_error_set(
-        err, COMMON_FAILED_PRECONDITION,
-        "no CUDA device: the driver is of CUDA %d.%d, the module of CUDA %d.%d: a newer driver, or a "
-        "module built with CUDA %d.x, is needed",
-        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, driver / 1000);
+    common_error_set(err, COMMON_FAILED_PRECONDITION,
+                     "no CUDA device: the driver supports CUDA %d.%d, the module needs CUDA %d.%d: install a "
+                     "newer driver, or a module built with CUDA %d.x",
+                     driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, driver / 1000);
     return true;
 }
 
@@ -87,7 +86,7 @@ enum common_code cuda_device_take(struct kernels_device *device, uint64_t bytes,
                                 "%s: %llu bytes are more than is left of the limit of %llu",
                                 device->info.name, (unsigned long long)bytes,
                                 (unsigned long long)device->info.limit_bytes);
-    enum common_code code = cuda_device_check(device, cudaMalloc(out, bytes), "more memory", err);
+    enum common_code code = cuda_device_check(device, cudaMalloc(out, bytes), "allocating memory", err);
     if (code == COMMON_OK)
         device->taken += bytes;
     return code;
@@ -163,8 +162,7 @@ static enum common_code describe(struct kernels_device *device, uint64_t limit_b
         if (shared > prop.sharedMemPerBlockOptin)
             return common_error_set(
                 err, COMMON_UNAVAILABLE,
-                "%s (compute capability %d.%d) gives a block %zu bytes of shared memory; %u "
-                "are needed",
+                "%s (compute capability %d.%d) has %zu bytes of shared memory for a block; %u are needed",
                 info->name, prop.major, prop.minor, prop.sharedMemPerBlockOptin, shared);
     }
     snprintf(info->kernel, sizeof(info->kernel), "cuda-%s-sm_%d%d%s", RULES, prop.major, prop.minor,
@@ -189,8 +187,8 @@ static enum common_code open_device(uint32_t index, uint64_t limit_bytes, struct
     uint32_t n = count(err);
     if (index >= n)
         return n == 0 ? (err ? err->code : COMMON_UNAVAILABLE)
-                      : common_error_set(err, COMMON_UNAVAILABLE, "there is no CUDA device %u: %u are here",
-                                         index, n);
+                      : common_error_set(err, COMMON_UNAVAILABLE,
+                                         "there is no CUDA device %u: %u are available", index, n);
     struct kernels_device *device = calloc(1, sizeof(*device));
     if (!device)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a device");
@@ -239,7 +237,7 @@ static enum common_code pool_alloc(struct kernels_device *device, uint64_t bytes
     if (code != COMMON_OK)
         return code;
     if (bytes == 0 || bytes > CUDA_REGION)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a block has 1 to %llu bytes",
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a block must have 1 to %llu bytes",
                                 (unsigned long long)CUDA_REGION);
     uint64_t block = cuda_pool_take(device->pool, bytes);
     // Regions as large as there is room for, and smaller ones at the end
@@ -314,7 +312,8 @@ static enum common_code measure(struct kernels_device *device, void *memory, uin
         best = i > 0 && ms > 0 && (best == 0 || ms < best) ? ms : best;
     }
     if (best == 0)
-        return common_error_set(err, COMMON_UNAVAILABLE, "the clock of %s stands", device->info.name);
+        return common_error_set(err, COMMON_UNAVAILABLE, "the clock of %s does not advance",
+                                device->info.name);
     *bytes_per_s = (double)bytes / best * 1e3;
     device->bytes_per_ns = *bytes_per_s / 1e9;
     return COMMON_OK;

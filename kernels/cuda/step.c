@@ -356,7 +356,7 @@ enum common_code cuda_step_submit(struct kernels_device *device, const struct ke
     }
     pthread_mutex_unlock(&device->lock);
     if (!slot)
-        return common_error_set(err, COMMON_IN_PROGRESS, "as many steps as the device takes are under way");
+        return common_error_set(err, COMMON_IN_PROGRESS, "as many steps as the device takes are in progress");
     code = cuda_plan_make(&device->plan, items, n, sink, err);
     for (uint32_t i = 0; i < n && code == COMMON_OK; i++)
         code = check_runs(device, &items[i], err);
@@ -373,7 +373,7 @@ enum common_code cuda_step_submit(struct kernels_device *device, const struct ke
     slot->done = done;
     slot->arg = arg;
     cudaError_t error = slot_start(device, slot, sink);
-    if (error == cudaErrorMemoryAllocation) // half a step may be on the stream: nobody knows where it ends
+    if (error == cudaErrorMemoryAllocation) // half a step may be on the stream: its end is unknown
         error = cudaErrorLaunchFailure;
     code = cuda_device_check(device, error, "a step", err);
     if (code != COMMON_OK)

@@ -91,13 +91,14 @@ static enum common_code ranks_meet(const char *worker, struct mpi_launch *out, s
         code = MPI_Allgather(&own, sizeof own, MPI_BYTE, cards, sizeof own, MPI_BYTE, out->comm);
     enum common_code result = code == MPI_SUCCESS ? COMMON_OK : mpi_failed(code, "MPI_Allgather", err);
     if (result == COMMON_OK && id[0] == 0 && id[1] == 0)
-        result = common_error_set(err, COMMON_UNAVAILABLE, "rank 0's system gives no random bytes for an id");
+        result = common_error_set(err, COMMON_UNAVAILABLE, "rank 0 cannot get random bytes for an id");
     snprintf(out->id, sizeof out->id, "%016llx%016llx", (unsigned long long)id[0], (unsigned long long)id[1]);
     for (int i = 0; i < out->size && result == COMMON_OK; i++) {
         memcpy(out->names[i], cards[i].name, sizeof out->names[i]);
         if (cards[i].version != own.version || strcmp(cards[i].build, own.build) != 0)
-            result = common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                      "the workers of ranks %d and %d are of different builds", i, out->rank);
+            result =
+                common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                 "the workers of ranks %d and %d come from different builds", i, out->rank);
         for (int k = 0; k < i && result == COMMON_OK; k++)
             if (strcmp(out->names[i], out->names[k]) == 0)
                 result = common_error_set(err, COMMON_FAILED_PRECONDITION,
@@ -113,9 +114,10 @@ enum common_code mpi_launch_join(const char *worker, struct mpi_launch *out, str
 {
     int provided = MPI_THREAD_SINGLE;
     if (!launched())
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "--engine mpi is for workers that mpirun or srun starts, as: mpirun -n 4 "
-                                "--bind-to none banyan-worker --engine mpi --coordinator ENDPOINT");
+        return common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "--engine mpi is for workers started by mpirun or srun, for example: mpirun -n 4 "
+            "--bind-to none banyan-worker --engine mpi --coordinator ENDPOINT");
     set_defaults();
     // The library's own plug-ins look for its symbols among the global ones.
     // cppcheck-suppress leakReturnValNotUsed ; it stays

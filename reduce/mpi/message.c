@@ -160,7 +160,7 @@ enum common_code mpi_message_decode(const struct mpi_message_key *key, uint32_t 
         return common_error_set(err, COMMON_INTERNAL, "invalid result of %zu bytes", len);
     memcpy(&head, blob->data, sizeof head);
     if (!head_fits(&head, key, n_items, traces, partials, len, &at))
-        return common_error_set(err, COMMON_INTERNAL, "the result is not of this step");
+        return common_error_set(err, COMMON_INTERNAL, "the result belongs to another step");
     struct proto_step_result *result = proto_step_result_new(n_items, traces);
     if (!result)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a result");

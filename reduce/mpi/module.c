@@ -87,7 +87,7 @@ static enum common_code carrier_new(const struct reduce_env *env, const struct r
         carrier->ranks[r] = memchr(name, 0, sizeof spec->members[r].name) ? mpi_world_rank_of(name) : -1;
         if (carrier->ranks[r] < 0) {
             free(carrier);
-            return common_error_set(err, COMMON_FAILED_PRECONDITION, "worker %.64s is not of this group",
+            return common_error_set(err, COMMON_FAILED_PRECONDITION, "worker %.64s is not in this group",
                                     name);
         }
     }

@@ -6,7 +6,7 @@
 //                 │      │       │             measures them on rank 0
 //                 │      │       └─ all ranks, in any order, within patience; NCCL connects within the first
 //                 │      │          calls, so a member may be missed there, too
-//                 │      └─ rank 0: once the others have been told of the id
+//                 │      └─ rank 0: once the id has been sent to the others
 //                 └─ rank 0 makes it, the others have it from a frame
 #include <inttypes.h>
 #include <stdio.h>
@@ -55,7 +55,7 @@ static enum common_code comm_join(struct nccl_comm *comm, struct common_error *e
     memcpy(id.internal, comm->id, sizeof id.internal);
     config.blocking = 0;
     config.minCTAs = 1;
-    config.maxCTAs = 4;        // messages are small, and attention wants the multiprocessors
+    config.maxCTAs = 4;        // messages are small, and attention needs the multiprocessors
     config.cgaClusterSize = 0; // each block where there is room, not all of them beside each other at once
     ncclResult_t result =
         nccl.CommInitRankConfig(&room->comm, (int)room->ranks, id, (int)room->rank, &config);
@@ -86,7 +86,7 @@ static enum common_code await(struct nccl_comm *comm, cudaEvent_t event, struct 
             return common_error_set(err, COMMON_UNAVAILABLE, "%s", nccl.GetErrorString(result));
         uint64_t now = common_clock_ns();
         if (now > until)
-            return common_error_set(err, COMMON_DEADLINE_EXCEEDED, "an operation does not end");
+            return common_error_set(err, COMMON_DEADLINE_EXCEEDED, "an operation does not finish");
         if (now - from > TRIAL_SPIN_NS)
             usleep(100);
     }
@@ -104,7 +104,7 @@ static enum common_code try_one(struct nccl_comm *comm, struct nccl_work *work, 
         return code;
     nccl_lane_finish(&comm->room, lane, work);
     if (work->code != COMMON_OK)
-        return common_error_set(err, COMMON_UNAVAILABLE, "trying it out: %s", work->text);
+        return common_error_set(err, COMMON_UNAVAILABLE, "testing it: %s", work->text);
     return COMMON_OK;
 }
 
@@ -125,7 +125,7 @@ static enum common_code try_out(struct nccl_comm *comm, struct common_error *err
             struct nccl_layout layout;
             if (!nccl_layout_make(&layout, &step, bytes, comm->parents,
                                   comm->room.rank == 0 ? comm->room.ranks : 1))
-                return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory to try it out");
+                return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for its test");
             struct nccl_work work = {.variant = (enum nccl_variant)v,
                                      .layout = layout,
                                      .source = NCCL_SOURCE_HOST,
@@ -134,7 +134,7 @@ static enum common_code try_out(struct nccl_comm *comm, struct common_error *err
             enum common_code code = COMMON_OK;
             double best = 0;
             if (!work.image || !work.out)
-                code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory to try it out");
+                code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for its test");
             else
                 memset(work.image->data, 0, bytes);
             for (uint32_t i = 0; code == COMMON_OK && i < TRIAL_ROUNDS; i++) {
@@ -190,7 +190,7 @@ static enum common_code quietly(struct nccl_comm *comm,
     else if (atomic_load(&comm->stop))
         code = common_error_set(err, COMMON_CANCELLED, "it is no longer needed");
     else
-        code = common_error_set(err, COMMON_DEADLINE_EXCEEDED, "operations of other plans do not end");
+        code = common_error_set(err, COMMON_DEADLINE_EXCEEDED, "operations of other plans do not finish");
     nccl_quiet_leave();
     return code;
 }

@@ -17,7 +17,7 @@ enum common_code nccl_library_open(struct common_error *err)
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "NCCL is not there (%s): install libnccl2, or name the file in "
+                                "NCCL was not found (%s): install libnccl2, or name the file in "
                                 "BANYAN_NCCL_LIBRARY",
                                 dlerror());
 #define X(name, result, parameters)                                                                          \

@@ -18,7 +18,7 @@
     (200 * COMMON_NS_PER_US) // how long rank 0 asks without a pause, from when its own part is there
 #define NAP_NS      (20 * COMMON_NS_PER_US)
 #define NAP_MOST_NS COMMON_NS_PER_MS
-#define NAP_SHARE   8u     // of the wait so far: what an operation's end may be noticed later
+#define NAP_SHARE   8u     // of the wait so far: by how much an operation's end may be seen later
 #define SLACK_NS    1000ul // of this thread's timers; the kernel's 50 µs are as long as an operation
 #define WARN_NS     COMMON_NS_PER_S // an operation that takes longer is named in the log
 
@@ -102,7 +102,7 @@ static void watch_gap(struct nccl_comm *comm)
         comm->gap_warned = missing;
     pthread_mutex_unlock(&comm->lock);
     if (late)
-        common_log_warn("nccl: this rank was never told of an operation plan=%016" PRIx64
+        common_log_warn("nccl: this rank never received an operation plan=%016" PRIx64
                         " rank=%u sequence=%" PRIu64 ": step=%" PRIu64 " waits for it",
                         comm->options.plan, comm->room.rank, missing, step);
 }
@@ -129,11 +129,12 @@ static enum common_code watch(struct nccl_comm *comm, struct common_error *err)
     work->warned = true;
     common_log_warn("nccl: an operation is stuck plan=%016" PRIx64 " rank=%u step=%" PRIu64
                     " sequence=%" PRIu64 " late_ms=%" PRIu64
-                    ": its own part is there, it waits for other ranks",
+                    ": its own part is ready, and it waits for other ranks",
                     comm->options.plan, comm->room.rank, work->step, work->sequence,
                     late_ns / COMMON_NS_PER_MS);
     return over ? common_error_set(err, COMMON_DEADLINE_EXCEEDED,
-                                   "step %" PRIu64 " is stuck since %" PRIu64 " ms: rank %u waits for others",
+                                   "step %" PRIu64 " has been stuck for %" PRIu64
+                                   " ms: rank %u waits for others",
                                    work->step, late_ns / COMMON_NS_PER_MS, comm->room.rank)
                 : COMMON_OK;
 }

@@ -124,7 +124,7 @@ class Device(unittest.TestCase):
             self.fails(run("--json", bench=copy), "cuda:0: there is no banyan-cuda.so", "give --module")
         self.fails(run("--module", "/nowhere/module.so"), "cannot load the module: /nowhere/module.so")
         self.fails(run("--module", "/proc/self/exe"), "cuda:0: ")
-        self.fails(device("--device", "tpu:0"), "the module serves devices of the name cuda, not tpu")
+        self.fails(device("--device", "tpu:0"), "the module serves devices named cuda, not tpu")
         self.fails(device(BANYAN_EMULATED_DEVICES="0"), "no CUDA device")
         self.fails(device("--device", "cuda:3"), "there is no CUDA device 3")
 

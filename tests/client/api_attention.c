@@ -311,12 +311,12 @@ void test_scales_where_they_belong(void **state)
         bool scaled, k, ks, vs;
         const char *text;
     } cases[] = {
-        {true, true, false, false, "k_scale and v_scale go with k and v"},
-        {true, true, true, false, "k_scale and v_scale go with k and v"},
-        {true, true, false, true, "k_scale and v_scale go with k and v"},
-        {true, false, true, true, "of BANYAN_INT8 and BANYAN_FP8 only"},
-        {false, true, true, false, "of BANYAN_INT8 and BANYAN_FP8 only"},
-        {false, true, false, true, "of BANYAN_INT8 and BANYAN_FP8 only"},
+        {true, true, false, false, "give k_scale and v_scale with k and v"},
+        {true, true, true, false, "give k_scale and v_scale with k and v"},
+        {true, true, false, true, "give k_scale and v_scale with k and v"},
+        {true, false, true, true, "only for k and v of BANYAN_INT8 and BANYAN_FP8"},
+        {false, true, true, false, "only for k and v of BANYAN_INT8 and BANYAN_FP8"},
+        {false, true, false, true, "only for k and v of BANYAN_INT8 and BANYAN_FP8"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         question_make(&q, cases[i].scaled ? scaled : plain, cases[i].scaled ? m : n, 0, 0, 4, cases[i].k);

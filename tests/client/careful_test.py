@@ -41,7 +41,7 @@ class Careful(unittest.TestCase):
     def asked(self, *words, answer, code):
         """What it has asked at a terminal, and what it has said then."""
         terminal = daily.Terminal(self.cluster, *words)
-        terminal.until("Go on? [y/N] ")
+        terminal.until("Continue? [y/N] ")
         terminal.type(answer)
         self.assertEqual(terminal.end(), code, terminal.shown)
         return terminal.shown
@@ -64,7 +64,7 @@ class Careful(unittest.TestCase):
             self.assertIn(f"of the cluster at {self.cluster.endpoint} (BANYAN_ENDPOINT)", shown)
             self.assertIn("nothing was done", shown)
         terminal = daily.Terminal(self.cluster, "session", "delete", "gone")
-        terminal.until("Go on?")
+        terminal.until("Continue?")
         terminal.type("\x03")
         self.assertEqual(terminal.end(), 128 + signal.SIGINT)
         self.assertIn("gone", self.names())
@@ -76,7 +76,7 @@ class Careful(unittest.TestCase):
         self.session("one")
         terminal = daily.Terminal(self.cluster, "session", "delete", "one", "-y")
         self.assertEqual(terminal.end(), 0)
-        self.assertNotIn("Go on?", terminal.shown)
+        self.assertNotIn("Continue?", terminal.shown)
         self.session("two")
         self.assertEqual(self.ctl("session", "delete", "two")[1], "") # neither
         self.session("three")
@@ -96,7 +96,7 @@ class Careful(unittest.TestCase):
     def test_truncate(self):
         session = self.session("short")
         self.assertEqual(self.ctl("session", "truncate", "short", "5", "--dry-run")[0],
-                         f"would keep the first 5 of 20 tokens of session short ({session}), and destroy the 15 behind them\n")
+                         f"would keep the first 5 of 20 tokens of session short ({session}), and destroy the 15 after them\n")
         self.assertEqual(self.ctl("session", "truncate", "short", "20", "--dry-run")[0],
                          f"would keep the first 20 of 20 tokens of session short ({session})\n")
         # As without it
@@ -120,7 +120,7 @@ class Careful(unittest.TestCase):
         while {w["name"]: w["state"] for w in self.cluster.json("workers")}["b"] != "lost":
             pass
         self.assertEqual(self.ctl("worker", "forget", "b", "--dry-run")[0],
-                         "would strike worker b of host host-b off the list, which holds nothing\n")
+                         "would remove worker b of host host-b, which holds nothing, from the list\n")
         self.asked("worker", "forget", "b", answer="n\r", code=6)
         self.assertIn("b", {w["name"] for w in self.cluster.json("workers")})
         self.asked("worker", "forget", "b", answer="y\r", code=0)
@@ -151,12 +151,12 @@ class Careful(unittest.TestCase):
             self.assertEqual(cluster.json("quarantine", "drop", "a", session, "-n")["sessions"], 1)
             cluster.ctl("quarantine", "drop", "a", "0x1234", "-n", code=3)
             terminal = daily.Terminal(cluster, "quarantine", "drop", "a")
-            terminal.until("Go on?")
+            terminal.until("Continue?")
             terminal.type("n\r")
             self.assertEqual(terminal.end(), 6)
             self.assertEqual(len(cluster.json("quarantine", "list")), 1)
             terminal = daily.Terminal(cluster, "quarantine", "drop", "a")
-            terminal.until("Go on?")
+            terminal.until("Continue?")
             terminal.type("y\r")
             self.assertEqual(terminal.end(), 0)
             self.assertEqual(cluster.json("quarantine", "list"), [])

@@ -90,7 +90,7 @@ class Context(unittest.TestCase):
         # A token goes to no other endpoint than its context's
         self.assertEqual(self.used("--endpoint=tcp://flag:4"), ("tcp://flag:4", "--endpoint", None, 10))
         self.assertEqual(self.used(BANYAN_ENDPOINT="tcp://env:3")[2], None)
-        self.assertIn("give one of them", self.ctl("--context=two", "--endpoint=tcp://x:1", "status", code=2)[1])
+        self.assertIn("give only one of them", self.ctl("--context=two", "--endpoint=tcp://x:1", "status", code=2)[1])
         self.assertIn("BANYAN_CONTEXT names the context 'three'", self.ctl("status", code=2, BANYAN_CONTEXT="three")[1])
         self.assertIn("--context names the context 'three'", self.ctl("status", "--context=three", code=2)[1])
 
@@ -98,7 +98,7 @@ class Context(unittest.TestCase):
         for text, line, says in (
                 ("[a]\nendpoint = tcp://a:1\ntokne-file = /x\n", 3, "unknown key 'tokne-file'"),
                 ("[a]\nendpoint = tcp://a:1\ntoken = secret\n", 3, "holds no secrets"),
-                ("endpoint = tcp://a:1\n", 1, "before the first [NAME] there is only current"),
+                ("endpoint = tcp://a:1\n", 1, "only current may come before the first [NAME]"),
                 ("# c\n\n[a b]\n", 3, "'a b' is not a name"),
                 ("[a\n", 1, "is not a section"),
                 ("[a]\nendpoint = tcp://a:1\n[a]\n", 3, "two contexts 'a'"),
@@ -122,14 +122,14 @@ class Context(unittest.TestCase):
         self.write("[a]\n")
         self.assertIn("context 'a' has no endpoint", self.ctl("status", code=2)[1])
         self.write("current = b\n[a]\nendpoint = tcp://a:1\n")
-        self.assertIn("names the context 'b', and there is none", self.ctl("status", code=2)[1])
+        self.assertIn("names the context 'b', which does not exist", self.ctl("status", code=2)[1])
         self.ctl("context", "use", "a")
         self.assertEqual(self.used()[0], "tcp://a:1")
 
     def test_others_may_not_write_it(self):
         self.write("[a]\nendpoint = tcp://a:1\n", mode=0o664)
-        self.assertIn("chmod go-w it", self.ctl("context", "list", code=11)[1])
-        self.assertIn("chmod go-w it", self.ctl("status", code=11)[1])
+        self.assertIn("chmod go-w", self.ctl("context", "list", code=11)[1])
+        self.assertIn("chmod go-w", self.ctl("status", code=11)[1])
         os.chmod(self.path, 0o644)
         self.ctl("context", "list")
         os.remove(self.path)

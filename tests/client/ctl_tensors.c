@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "client/safetensors_write.h"
+#include "client/snapshot/safetensors_write.h"
 #include "tests/client/ctl_suite.h"
 
 static struct common_safetensor tensor(const char *name, enum common_dtype dtype, uint64_t rows,
@@ -337,7 +337,7 @@ void ctl_kinds(void **state)
     one[1].name = "layers.1.v";
     write_file("bad", one, 2);
     ctl_expect(4, "attach mixed %s", ctl_path("bad"));
-    ctl_complained("V lies in K");
+    ctl_complained("values are part of the keys");
     const struct common_safetensor q = tensor("q", COMMON_DTYPE_F32, 1, 2, 10, zeros);
     write_file("q", &q, 1);
     ctl_expect(0, "attend mixed %s --layer 1", ctl_path("q"));

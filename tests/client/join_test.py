@@ -106,7 +106,7 @@ class Join(unittest.TestCase):
         # It is nowhere on this machine: what to copy is said all the same, and there is nothing to show.
         none = dict(XDG_STATE_HOME=str(self.folder / "nowhere"))
         if not os.access("/etc/banyan/cluster.secret", os.R_OK):
-            self.assertIn("the file that the coordinator has as --secret-file", self.ctl("join-command", "--host", "a", **none)[0])
+            self.assertIn("the coordinator's --secret-file", self.ctl("join-command", "--host", "a", **none)[0])
             self.assertIn("give --secret-file", self.ctl("join-command", "--host", "a", "--show-secret", code=11, **none)[1])
         self.ctl("join-command", "--host", "a", "--secret-file", f"{self.folder}/absent", code=11)
 
@@ -125,24 +125,24 @@ class Join(unittest.TestCase):
                               stdout=subprocess.PIPE).stdout
         self.assertIn(f"coordinator = tcp://c.example:{self.port(ready)}\n", said)
         self.assertRegex(said, "(?m)^insecure = true$")  # there is no TLS, and the lines say so
-        self.assertIn("This cluster is without TLS", out)
+        self.assertIn("This cluster has no TLS", out)
         self.assertIn("/etc/banyan/token there", out)
         self.assertIn("systemctl enable --now banyan-worker@0", out)
 
     def test_where_the_coordinator_is(self):
         self.ctl("join-command", code=5)
         self.coordinator()
-        self.assertIn("listens at no address that workers of other machines can dial", self.ctl("join-command", code=9)[1])
+        self.assertIn("listens at no address that workers on other machines can dial", self.ctl("join-command", code=9)[1])
         self.cluster.stop("coordinator")
         ready = self.coordinator(listen="nng+tcp://127.0.0.1:0,tcp://127.0.0.1:0")
         self.ctl("join-command", code=9)  # loopback
         self.cluster.stop("coordinator")
         ready = self.coordinator("--insecure", listen="tcp://0.0.0.0:0")
         port = self.port(ready)
-        self.assertIn("without a token", self.ctl("join-command", "--host", "::1")[0])
+        self.assertIn("has no token", self.ctl("join-command", "--host", "::1")[0])
         self.assertEqual(self.cluster.json("join-command", "--host", "fd00::1")["coordinator"], f"tcp://[fd00::1]:{port}")
         for host in ("a b", "a,b", "x;reboot", "'", "$(reboot)", "0.0.0.0", "a" * 300):
-            self.assertIn("is no name or address", self.ctl("join-command", "--host", host, code=2)[1])
+            self.assertIn("is not a name or an address", self.ctl("join-command", "--host", host, code=2)[1])
         said = self.ctl("join-command", "-o", "json", code=None)
         if said[0]:  # this machine has an address but loopback
             self.assertRegex(json.loads(said[0])["coordinator"], rf"^tcp://(?!127\.|0\.0\.0\.0|\[::1?\]).+:{port}$")
@@ -172,7 +172,7 @@ class Join(unittest.TestCase):
 
     def test_probe_of_what_is_no_daemon(self):
         for address in ("", "localhost", "127.0.0.1:0", "127.0.0.1:x", "http://127.0.0.1:80", "unix:///tmp/x"):
-            self.assertIn("is no HOST:PORT", self.ctl("probe", address, code=2)[1], address)
+            self.assertIn("is not a HOST:PORT", self.ctl("probe", address, code=2)[1], address)
         for answer in (b"", b"hello\r\n", b"HTTP/1.1 99 x\r\n\r\n", b"\0" * 10000, b"HTTP/1.1 500 x\r\n\r\n\x1b[2Jno\r\n"):
             with socket.create_server(("127.0.0.1", 0)) as server:
                 def serve(answer=answer, server=server):

@@ -67,7 +67,7 @@ class Lists(unittest.TestCase):
 class NoDevice(unittest.TestCase):
     """Workers that were to look for a device, and compute on their processors: below the table, once for each reason."""
 
-    OLD = "no CUDA device: the driver is of CUDA 12.4, the module of CUDA 13.0"
+    OLD = "no CUDA device: the driver supports CUDA 12.4, the module needs CUDA 13.0"
 
     def test_workers(self):
         cluster = daily.Cluster(BIN)
@@ -89,10 +89,10 @@ class NoDevice(unittest.TestCase):
         self.assertNotIn("12.4", table)
         names = {w["name"] for w in cluster.json("workers")}
         line = next(of for of in below if "12.4" in of)
-        head, tail = line.split(" and 2 more compute on their processors: ")
+        head, tail = line.split(" and 2 more use their processors: ")
         self.assertEqual(tail, self.OLD)
         self.assertEqual(len(set(head.split(", ")) & names), 4)
-        self.assertTrue(next(of for of in below if "red" in of).startswith("odd computes on its processor: ?[31mred?and long "))
+        self.assertTrue(next(of for of in below if "red" in of).startswith("odd uses its processor: ?[31mred?and long "))
         self.assertEqual(len(below), 2)
 
 
@@ -134,7 +134,7 @@ class Memory(unittest.TestCase):
         self.assertEqual(sum(self.show("spread")[2].values()), 100 * self.ROW)
         said = self.cluster.ctl("session", "show", "copied")[0]
         self.assertRegex(said, r"bytes by worker +40\.0 KiB at a\n +40\.0 KiB at b\n")
-        self.assertRegex(said, r"of these shared +0 B")
+        self.assertRegex(said, r"bytes shared +0 B")
         self.cluster.ctl("session", "create", "--q-heads=1", "--dim=16", "empty")
         self.assertEqual(self.show("empty"), (0, 0, {}))
 

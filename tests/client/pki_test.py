@@ -62,9 +62,9 @@ class Pki(unittest.TestCase):
             self.assertIn(word, table)
 
         before = worker["fingerprint"]
-        self.assertIn("is there already", self.ctl("pki", "init", self.ca, code=9)[1])
+        self.assertIn("already exists", self.ctl("pki", "init", self.ca, code=9)[1])
         again = ("pki", "issue", self.ca, "--role=worker", "--host=a,10.0.0.5", "--out", out)
-        self.assertIn("is there already", self.ctl(*again, code=9)[1])
+        self.assertIn("already exists", self.ctl(*again, code=9)[1])
         self.assertEqual(self.show(f"{out}/worker-a.pem")[0]["fingerprint"], before)
         self.ctl(*again, "--replace", "--days=3")
         [worker] = self.show(f"{out}/worker-a.pem")
@@ -90,15 +90,15 @@ class Pki(unittest.TestCase):
         self.assertEqual(stat.S_IMODE(os.stat(f"{self.ca}/w.key").st_mode), 0o600)
 
     def test_mistakes(self):
-        self.assertIn("'banyanctl pki init' makes", self.ctl("pki", "issue", self.ca, "--role=client", code=11)[1])
+        self.assertIn("'banyanctl pki init' creates", self.ctl("pki", "issue", self.ca, "--role=client", code=11)[1])
         self.ctl("pki", "init", self.ca, "--name=mine", "--days=10")
         for words, code, said in (
                 (("--host=a",), 2, "needs --role"),
                 (("--role=boss", "--host=a"), 2, "'boss' is not a role"),
                 (("--role=worker",), 2, "needs --host"),
                 (("--role=client,worker",), 2, "needs --host"),
-                (("--role=worker", "--host=a b"), 4, "neither a name nor an address"),
-                (("--role=worker", "--host=a", "--days=11"), 9, "would outlive the authority"),
+                (("--role=worker", "--host=a b"), 4, "is not a name or an address"),
+                (("--role=worker", "--host=a", "--days=11"), 9, "would outlive its CA"),
                 (("--role=worker", "--host=a", "--days=0"), 2, "--days"),
                 (("--role=worker", "--host=a", "--name=ca"), 2, "cannot name the files"),
                 (("--role=worker", "--host=a", "--name=../x"), 2, "cannot name the files"),

@@ -15,9 +15,9 @@
 #include <cmocka.h>
 #include <zstd.h>
 
-#include "client/safetensors_write.h"
-#include "client/snapshot.h"
-#include "client/snapshot_dir.h"
+#include "client/snapshot/safetensors_write.h"
+#include "client/snapshot/snapshot.h"
+#include "client/snapshot/snapshot_dir.h"
 #include "common/hash.h"
 
 enum { LENGTH = 10, CUT = 6 }; // tokens; of the first file of each layer
@@ -213,12 +213,12 @@ struct change {
 };
 
 static const struct change changes[] = {
-    {"format", -1, "\"tar\"", "not of a Banyan snapshot"},
-    {"format", -1, NULL, "not of a Banyan snapshot"},
+    {"format", -1, "\"tar\"", "does not belong to a Banyan snapshot"},
+    {"format", -1, NULL, "does not belong to a Banyan snapshot"},
     {"version", -1, "0", "version"},
     {"version", -1, "2", "'floor'"},
     {"version", -1, "3", "version"},
-    {"floor", -1, "1", "'floor' goes with version 2"},
+    {"floor", -1, "1", "'floor' needs version 2"},
     {"version", -1, "\"1\"", "version"},
     {"length", -1, "-1", "'length'"},
     {"length", -1, "1e3", "'length'"},
@@ -226,9 +226,9 @@ static const struct change changes[] = {
     {"length", -1, "11", "no file has layer 0 from position 10"},
     {"length", -1, "9", "ends past 9 tokens"},
     {"length", -1, "0", "which the session does not have"},
-    {"compression", -1, "\"gzip\"", "neither none nor zstd"},
+    {"compression", -1, "\"gzip\"", "not none or zstd"},
     {"compression", -1, "\"zstd\"", "is named"},
-    {"compression", -1, "null", "neither none nor zstd"},
+    {"compression", -1, "null", "not none or zstd"},
     {"spec", -1, "[]", "'spec'"},
     {"session", -1, NULL, "'session'"},
     {"files", -1, "{}", "'files'"},
@@ -257,7 +257,7 @@ static const struct change changes[] = {
     {"stored", 2, NULL, "entry 2"},
     {"xxh3", 3, "\"0x12\"", "entry 3"},
     {"xxh3", 3, "\"0X000000000000000g\"", "entry 3"},
-    {"xxh3", 3, "\"0x0000000000000000\"", "its bytes are not those"},
+    {"xxh3", 3, "\"0x0000000000000000\"", "its bytes do not match"},
 };
 
 static void made_up_manifests_are_refused(void **state)
@@ -446,9 +446,9 @@ static void damaged_files_are_refused(void **state)
         w.bytes[0][i] ^= (uint8_t)(1 << i % 8);
     }
     put_bytes(FIRST, w.bytes[0], len - 1);
-    refused_with(COMMON_INVALID_ARGUMENT, "was cut");
+    refused_with(COMMON_INVALID_ARGUMENT, "was truncated");
     put_bytes(FIRST, w.bytes[0], 0);
-    refused_with(COMMON_INVALID_ARGUMENT, "was cut");
+    refused_with(COMMON_INVALID_ARGUMENT, "was truncated");
     unlink(path_of(FIRST));
     refused_with(COMMON_NOT_FOUND, "No such file");
     assert_int_equal(symlink("/etc/passwd", path_of(FIRST)), 0);
@@ -514,7 +514,7 @@ static void damaged_compression_is_refused(void **state)
     fclose(file);
     assert_int_equal(len, w.files[0].stored);
     put_bytes(first, packed, len - 3);
-    refused_with(COMMON_INVALID_ARGUMENT, "was cut");
+    refused_with(COMMON_INVALID_ARGUMENT, "was truncated");
     for (size_t i = 0; i < len; i++) {
         packed[i] ^= 0x10;
         put_bytes(first, packed, len);

@@ -118,8 +118,8 @@ class Tls(unittest.TestCase):
         for words, code, said in (
                 (("--tls-cert", cert), 2, "--tls-key is missing"),
                 (("--tls-ca", ca), 2, "--tls-cert is missing"),
-                (("--tls-client-cert=require",), 2, "goes with --tls-cert"),
-                (("--http=127.0.0.1:0", "--http-tls=on"), 3, "goes with --tls-cert"),
+                (("--tls-client-cert=require",), 2, "needs --tls-cert"),
+                (("--http=127.0.0.1:0", "--http-tls=on"), 3, "needs --tls-cert"),
                 (("--tls-cert", cert, "--tls-key", key, "--tls-ca", ca), 3, "pki issue --role=coordinator"),
                 (("--tls-cert", cert, "--tls-key", f"{self.ca}/coordinator.key", "--tls-ca", ca), 3, "is not that of the certificate"),
                 (("--tls-cert", "/none", "--tls-key", key, "--tls-ca", ca), 3, "/none"),
@@ -221,13 +221,13 @@ class Tls(unittest.TestCase):
         self.ctl("wait", "workers", "1", **self.tls())
         seen = self.findings()
         self.assertEqual([level for level, _ in seen], ["ok"] * 4, seen)
-        self.assertEqual(len([found for _, found in seen if re.match(r"worker a: its certificate ends in 36[45] days", found)]), 1, seen)
+        self.assertEqual(len([found for _, found in seen if re.match(r"worker a: its certificate expires in 36[45] days", found)]), 1, seen)
         self.issue("worker", "--replace", "--days=29")
         self.cluster.processes["a"].send_signal(signal.SIGHUP)
-        self.wait_log("a", "certificates are read again")
+        self.wait_log("a", "certificates reloaded")
         seen = self.findings()
         [warned] = [found for level, found in seen if level == "warn"]
-        self.assertRegex(warned, r"worker a: its certificate ends in 2[89] days")
+        self.assertRegex(warned, r"worker a: its certificate expires in 2[89] days")
 
     # ---- HTTPS ----
     def ask(self, url, *cert):
@@ -266,7 +266,7 @@ class Tls(unittest.TestCase):
         # New connections have the new certificate, and those that are there go on.
         self.issue("coordinator", "--replace", "--days=3")
         self.cluster.processes["coordinator"].send_signal(signal.SIGHUP)
-        self.wait_log("coordinator", "certificates are read again")
+        self.wait_log("coordinator", "certificates reloaded")
         [shown] = self.cluster.json("pki", "show", f"{self.ca}/coordinator.pem")
         context = ssl.create_default_context(cafile=f"{self.ca}/ca.pem")
         with socket.create_connection(("127.0.0.1", int(at.rpartition(":")[2]))) as plain, \

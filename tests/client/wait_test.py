@@ -38,11 +38,11 @@ class Wait(unittest.TestCase):
         waiting = self.cluster.background("wait", "ready")
         two = self.cluster.background("wait", "workers", "2", "-o", "json")
         self.cluster.coordinator()
-        self.assertIn("0 of 0 workers are active", self.until_said("wait", "ready", "--timeout=0", says="serves"))
+        self.assertIn("0 of 0 workers are active", self.until_said("wait", "ready", "--timeout=0", says="serving"))
         self.assertIsNone(waiting.poll())
         self.cluster.worker("a")
         out, err = waiting.communicate(timeout=daily.PATIENCE_S)
-        self.assertEqual((waiting.returncode, out), (0, "the coordinator serves, and 1 of 1 worker is active\n"), err)
+        self.assertEqual((waiting.returncode, out), (0, "the coordinator is serving, and 1 of 1 worker is active\n"), err)
         self.assertIn("not within 300.0 ms: 1 of 2 workers are active",
                       self.ctl("--timeout", "300ms", "wait", "workers", "2", code=6)[1])
         self.assertIsNone(two.poll())
@@ -92,7 +92,7 @@ class Wait(unittest.TestCase):
         self.cluster.coordinator()
         self.cluster.worker("a")
         self.ctl("wait", "ready")
-        self.assertEqual(self.ctl("wait", "whole")[0], "all copies are there\n")
+        self.assertEqual(self.ctl("wait", "whole")[0], "all copies are present\n")
         self.session("s")
         self.assertRegex(self.ctl("wait", "whole", "--timeout=1s", code=6)[1], r"\d chunks have too few copies")
         waiting = self.cluster.background("wait", "whole")
@@ -109,7 +109,7 @@ class Wait(unittest.TestCase):
     def test_a_terminal(self):
         """What it waits for is shown, and gone at the end."""
         self.cluster.coordinator()
-        self.until_said("wait", "ready", "--timeout=0", says="serves")
+        self.until_said("wait", "ready", "--timeout=0", says="serving")
         terminal = daily.Terminal(self.cluster, "wait", "workers", "1")
         terminal.until("waiting: 0 of 1 workers are active")
         self.cluster.worker("a")

@@ -146,7 +146,7 @@ static void test_mistakes(void **state)
         {"\n\nworker = 1\n", ":3: worker: unknown option: did you mean 'workers'?"},
         {"--memory = 4K\n", ":1: --memory: unknown option: did you mean 'memory'?"},
         {"something-else = 1\n", ":1: something-else: unknown option; try 'banyan-test --help'"},
-        {"workers = 1\nquiet = true\nworkers = 1\n", ":3: workers: stands in line 1 already"},
+        {"workers = 1\nquiet = true\nworkers = 1\n", ":3: workers: is already set in line 1"},
         {"workers = 65\n", ":1: workers: '65' must be between 1 and 64"},
         {"memory = 1KB\n", ":1: memory: '1KB' is not a size"},
         {"memory = 1K\n", ":1: memory: '1K' is below 4K"},
@@ -154,7 +154,7 @@ static void test_mistakes(void **state)
         {"timeout = 5ns\n", ":1: timeout: '5ns' is below 1us"},
         {"scale = nan\n", ":1: scale: 'nan' is not a finite number"},
         {"form = three\n", ":1: form: 'three' is not one of one, two"},
-        {"quiet = yes\n", ":1: quiet: 'yes' is neither true nor false"},
+        {"quiet = yes\n", ":1: quiet: 'yes' is not true or false"},
         {"quiet\n", ":1: this line is neither"},
         {"quiet =\n", ":1: quiet: has no value"},
         {"= 1\n", ":1: : unknown option"},
@@ -163,7 +163,7 @@ static void test_mistakes(void **state)
         {"help = true\n", ":1: help: belongs on the command line"},
         {"endpoint = \"a\n", ":1: endpoint: its value begins with a quote"},
         {"endpoint = \"a\" b\n", ":1: endpoint: its value begins with a quote"},
-        {"endpoint = a # b\n", ":1: endpoint: a comment stands on a line of its own"},
+        {"endpoint = a # b\n", ":1: endpoint: put a comment on a line of its own"},
         {"endpoint = a\033[2J\n", ":1: there is a control character"},
         {"endpoint = a\rb\n", ":1: there is a control character"},
     };
@@ -190,7 +190,7 @@ static void test_files_that_are_none(void **state)
     assert_int_equal(PARSE("--config", scratch.dir), COMMON_FAILED_PRECONDITION);
     assert_non_null(strstr(err.message, "it is a folder"));
     assert_int_equal(PARSE("--config", "/dev/null"), COMMON_FAILED_PRECONDITION);
-    assert_non_null(strstr(err.message, "no regular file"));
+    assert_non_null(strstr(err.message, "not a regular file"));
     assert_int_equal(PARSE("--config", ""), COMMON_FAILED_PRECONDITION);
     write_bytes("workers = 5\0\n", 13);
     assert_int_equal(PARSE("--config", path), COMMON_FAILED_PRECONDITION);

@@ -209,7 +209,7 @@ static void test_input(void **state)
     assert_int_equal(dup2(nothing, STDIN_FILENO), STDIN_FILENO);
     assert_int_equal(common_signals_new(loop, leave, NULL, loop, &signals), COMMON_OK);
     assert_int_equal(common_signals_watch_input(signals, &err), COMMON_FAILED_PRECONDITION);
-    assert_non_null(strstr(err.message, "--stop-on-eof: standard input is no pipe"));
+    assert_non_null(strstr(err.message, "--stop-on-eof: standard input is not a pipe"));
     common_signals_free(signals);
     common_loop_free(loop);
     dup2(kept, STDIN_FILENO);

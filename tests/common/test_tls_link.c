@@ -166,14 +166,14 @@ static void test_belief(void **state)
         {"one of IPv6", bare, server, "0:0::1", false, COMMON_TLS_GOES_ON, COMMON_TLS_GOES_ON, NULL, NULL},
         {"anybody", client, server, NULL, true, COMMON_TLS_GOES_ON, COMMON_TLS_GOES_ON, NULL, NULL},
         {"demanded", bare, server, "here.example", true, COMMON_TLS_REFUSED, COMMON_TLS_REFUSED,
-         "demands a certificate: give --tls-cert", "shows no certificate"},
+         "requires a certificate: give --tls-cert", "shows no certificate"},
         {"other name", bare, server, "there.example", false, COMMON_TLS_REFUSED, COMMON_TLS_REFUSED,
          "is not for 'there.example' but for here.example, 10.1.2.3, 0:0:0:0:0:0:0:1",
          "refuses our certificate"},
         {"other address", bare, server, "10.1.2.4", false, COMMON_TLS_REFUSED, COMMON_TLS_REFUSED,
          "is not for '10.1.2.4'", "refuses our certificate"},
         {"server of another CA", client, stranger, "here.example", false, COMMON_TLS_REFUSED,
-         COMMON_TLS_REFUSED, "not from an authority in our --tls-ca", "does not believe our certificate"},
+         COMMON_TLS_REFUSED, "not from an authority in our --tls-ca", "does not trust our certificate"},
         {"client of another CA", stranger, server, NULL, false, COMMON_TLS_REFUSED, COMMON_TLS_GOES_ON,
          "not from an authority in our --tls-ca", NULL},
         {"expired", bare, moment, "here.example", false, COMMON_TLS_REFUSED, COMMON_TLS_REFUSED, "expired on",
@@ -266,7 +266,7 @@ static void test_versions(void **state)
 {
     (void)state;
     struct pair pair;
-    shake_12(false, COMMON_TLS_REFUSED, "does not speak TLS 1.3");
+    shake_12(false, COMMON_TLS_REFUSED, "does not support TLS 1.3");
     shake_12(true, COMMON_TLS_GOES_ON, NULL);
     open_pair(&pair, client, server, "here.example", true, true); // who can speaks 1.3 there, too
     assert_true(pair.dials.done && pair.accepts.done);
@@ -289,7 +289,7 @@ static void test_plain_peers(void **state)
             assert_true(write(fds[0], plain[i], strlen(plain[i])) > 0);
             step(&end);
             expect(&end, COMMON_TLS_BROKEN,
-                   accepts ? "the dialler does not speak TLS" : "the server does not speak TLS");
+                   accepts ? "the dialler does not use TLS" : "the server does not use TLS");
             if (accepts) { // it is told in a way that it can tell from a frame
                 assert_int_equal(read(fds[0], alert, sizeof alert), sizeof alert);
                 assert_int_equal(alert[0], 21);
@@ -306,7 +306,7 @@ static void test_plain_peers(void **state)
         expect(&end, COMMON_TLS_GOES_ON, NULL);
         close(fds[0]);
         step(&end);
-        expect(&end, COMMON_TLS_LOST, "in the middle of the TLS handshake");
+        expect(&end, COMMON_TLS_LOST, "during the TLS handshake");
         close_end(&end);
     }
 }

@@ -511,9 +511,9 @@ static void files_that_are_refused(void **state)
     snprintf(other, sizeof other, "%s", scratch_path(&scratch, "missing/audit.log"));
     expect_refused(other, "No such file");
     write_file("some text\nof another kind\n", 26);
-    expect_refused(path, "is no audit log");
+    expect_refused(path, "is not an audit log");
     write_file("some text", 9);
-    expect_refused(path, "is no audit log");
+    expect_refused(path, "is not an audit log");
 }
 
 static void what_takes_nothing_is_said(void **state)

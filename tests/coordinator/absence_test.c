@@ -266,7 +266,7 @@ static void why_there_is_no_device(void **state)
     memset(longer, 'y', sizeof longer - 1);
     longest[sizeof longest - 1] = longer[sizeof longer - 1] = '\0';
     const char *const wrong[] = {"a\nb", "\033[31mred", "\x7f", "caf\xc3\xa9", longer};
-    const char *const right[] = {longest, "no CUDA device: the driver is of CUDA 12.4", ""};
+    const char *const right[] = {longest, "no CUDA device: the driver supports CUDA 12.4", ""};
     begin(&p);
     open_edges(&p);
     open_channel(&p);

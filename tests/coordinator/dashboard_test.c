@@ -17,9 +17,10 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/dashboard/ask.h"
+#include "coordinator/dashboard/dashboard.h"
 #include "coordinator/events.h"
-#include "coordinator/sessions/spec.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/spec.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/watch.h"
@@ -304,7 +305,7 @@ static void orders_are_kept_and_made_seldom(void **state)
     for (int i = 0; i < COORDINATOR_LISTS; i++)
         assert_int_equal(matching(&f, query[i]), i == 0); // as it was
     assert_int_equal(sorted(&f, "q=ghijklmnop", &json), 429);
-    assert_non_null(strstr(json_string_value(json_object_get(json, "error")), "ask again"));
+    assert_non_null(strstr(json_string_value(json_object_get(json, "error")), "try again"));
     json_decref(json);
     for (int i = 0; i < COORDINATOR_LISTS; i++)
         f.d->lists.kept[i].made_ns = 1;          // long ago

@@ -73,8 +73,8 @@ class Api(unittest.TestCase):
         self.assertEqual(at, s["end"])
         self.assertEqual(sum(lane["tokens"] for lane in s["holders"]), s["end"])
         self.refused("api/v1/sessions/0000000100000fff", 404, "no session")
-        self.refused("api/v1/sessions/zz", 404, "no such thing")
-        self.refused(f"api/v1/sessions/{self.big}/secrets", 404, "no such thing")
+        self.refused("api/v1/sessions/zz", 404, "not found")
+        self.refused(f"api/v1/sessions/{self.big}/secrets", 404, "not found")
 
     def test_names_are_text(self):
         self.assertEqual(self.cluster.api(f"sessions/{self.odd}")["name"], ODD)

@@ -165,10 +165,10 @@ class Cluster:
         return {"session": identity, "watching": True, "full": False, "steps": steps}
 
     def events(self, query):
-        texts = [("info", "worker-active", "the worker is active: it was told what it holds", "w003"),
+        texts = [("info", "worker-active", "the worker is active: it has its layouts", "w003"),
                  ("warn", "worker-slow", "it computes at 41 % of its planned speed, others do not: its chunks move", "w011"),
                  ("error", "worker-lost", "a worker is lost: three heartbeats are missing; others serve its chunks", "w041"),
-                 ("info", "session-created", "a session was made", "")]
+                 ("info", "session-created", "a session was created", "")]
         now = time.time_ns()
         after = int(query.get("after", 0))
         anew = after > 0 and int(query.get("term", 0)) != self.events_term

@@ -113,7 +113,7 @@ class Real(Page):
         page.run("document.querySelector('input[type=search]').focus()")
         page.type("\u7532" * 60)
         said = "[...document.querySelectorAll('.empty')].filter((e) => !e.hidden).map((e) => e.textContent).join()"
-        page.wait(f"{said} === 'No session is like that.'")
+        page.wait(f"{said} === 'No matching sessions.'")
         page.go(self.cluster.url + "#/sessions?q=" + "a" * 200)
         page.reload()
         page.wait(f"/at most 192 bytes/.test({said})")
@@ -123,7 +123,7 @@ class Real(Page):
 
     def test_session(self):
         page = self.open(f"{self.cluster.url}#/sessions/{self.big}/watch")
-        page.wait("/Waiting for its next steps/.test(document.body.textContent)")
+        page.wait("/Waiting for the next steps/.test(document.body.textContent)")
         for _ in range(2):
             self.cluster.step("big", trace=False)
         page.wait("document.querySelector('.scale') && !document.querySelector('.scale').hidden")

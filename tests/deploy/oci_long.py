@@ -222,7 +222,7 @@ def test(root, environment):
     except OSError:
         pass
     c = Container(root, [*environment, "BANYAN_TOKEN_FILE=/run/token"])
-    check("Looks at and works with a Banyan cluster" in c.run("banyanctl", "--help"), "help")
+    check("Inspects and operates a Banyan cluster" in c.run("banyanctl", "--help"), "help")
     c.ctl("probe", code=5)  # nobody is there
     keys = ("--secret-file=/run/cluster.secret", "--token-file=/run/token")
     c.start("coordinator", "banyan-coordinator", *keys, "--http=127.0.0.1:7419")

@@ -91,7 +91,7 @@ class FatBinary(unittest.TestCase):
         longer[16 + 8] = 200  # an entry that goes beyond the binary's end
         cut = bytearray(good)
         cut[8:16] = struct.pack("<Q", 1 << 40)
-        for data, said in ((b"text", "no 64-bit ELF"), (b"", "no 64-bit ELF"), (self.elf(fat=bytes(longer)), "beyond its end"), (self.elf(fat=bytes(cut)), "beyond the file's end"),
+        for data, said in ((b"text", "not a 64-bit ELF"), (b"", "not a 64-bit ELF"), (self.elf(fat=bytes(longer)), "beyond its end"), (self.elf(fat=bytes(cut)), "beyond the file's end"),
                            (self.elf(fat=self.binary((2, 90, b"c"))), "no machine code for sm_80"), (self.elf(), "no machine code"),
                            (self.elf(fat=good)[:80], "fatbin.py: ")):
             done, out = self.sort(data)

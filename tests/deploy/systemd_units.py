@@ -115,7 +115,7 @@ def test_reload(machine, units):
         text, pid = path.read_text(), unit.pid
         path.write_text(text + "log-level = debug\n")
         machine.run(f"systemctl reload {unit.name}")
-        machine.wait(f"journalctl -b --no-pager -u {unit.name} | grep -q 'read again.*new are log-level'")
+        machine.wait(f"journalctl -b --no-pager -u {unit.name} | grep -q 'reloaded.*changed: log-level'")
         path.write_text(text + "log-level = loud\n")
         machine.run(f"systemctl reload {unit.name}")
         machine.wait(f"journalctl -b --no-pager -p err -u {unit.name} | grep -q 'nothing is changed.*{file}'")

@@ -218,7 +218,7 @@ class Samples(Base):
         self.assertFalse(file.exists())
         config.write_text(f"trace-file = {file}\ntrace-sample = 1\n")
         self.processes["coordinator"].send_signal(signal.SIGHUP)
-        self.wait_log("coordinator", "new are trace-file, trace-sample")
+        self.wait_log("coordinator", "changed: trace-file, trace-sample")
         for _ in range(3):
             self.step()
         self.wait_metric(12, "coordinator", "banyan_trace_exported_spans_total", to="file")
@@ -241,10 +241,10 @@ class Samples(Base):
         file, config = ({name: self.path / f"{name}.{what}" for name in names} for what in ("spans", "config"))
 
         def export(name, on):
-            before = self.log(name).count("new are trace-file")
+            before = self.log(name).count("changed: trace-file")
             config[name].write_text(f"trace-file = {file[name]}\n" if on else "")
             self.processes[name].send_signal(signal.SIGHUP)
-            while self.log(name).count("new are trace-file") == before:
+            while self.log(name).count("changed: trace-file") == before:
                 time.sleep(0.02)
 
         def spans():
@@ -301,7 +301,7 @@ class Collectors(Base):
         self.wait_metric(4, "coordinator", "banyan_trace_exported_spans_total", to="otlp")
         self.wait_metric(0, "coordinator", "banyan_trace_queued_spans")
         self.assertEqual(self.metric("coordinator", "banyan_trace_dropped_spans_total", to="otlp"), 0)
-        self.wait_log("coordinator", "spans are taken again")
+        self.wait_log("coordinator", "the collector accepts spans again")
         self.assertEqual(self.log("coordinator").count("spans are waiting"), 1)
 
     def test_refused_and_partial(self):

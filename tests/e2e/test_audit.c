@@ -188,7 +188,7 @@ static void expect_found(const banyan_session *session, uint64_t differences, co
     snprintf(says, sizeof says, "\"audit_differences\": %" PRIu64, differences);
     banyanctl_expect(cluster, 0, says, "status -o json", NULL);
     verify(session, 10, "the kept step is WRONG", "");
-    verify(session, 10, "an audit has found it wrong, too", "");
+    verify(session, 10, "an audit also found it wrong", "");
     snprintf(line, sizeof line, "session verify 0x%016" PRIx64 " -o json", banyan_session_id(session));
     struct harness_output out = banyanctl_run(cluster, line, NULL);
     json_t *json = json_loads(out.out, 0, NULL), *kept = json_object_get(json, "kept");
@@ -299,7 +299,7 @@ static void a_device_that_computes_wrongly(void **state)
     EVENTUALLY(20, ended() == 25);
     unlink(skewed); // it is right again: what is kept shows that it was not
     expect_found(session, 1, "w0");
-    verify(session, 10, "all 2 layers are right now, and the step that was kept is wrong", "");
+    verify(session, 10, "all 2 layers are right now, but the kept step is wrong", "");
     support_drop(session, &c);
     stop();
     unsetenv("BANYAN_SKEWED_FILE");

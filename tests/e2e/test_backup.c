@@ -179,7 +179,7 @@ static void a_backup_is_restored(void **state)
         EVENTUALLY(60, active(client) == 2);
     }
     banyanctl_expect(cluster, 0, "sessions are served", "accept", "");
-    banyanctl_expect(cluster, 9, "accepted before", "accept", "");
+    banyanctl_expect(cluster, 9, "already been accepted", "accept", "");
     OK(step_run(client, &after));
     assert_true(step_same_bits(&before, &after));
     for (uint64_t p = 0; p < 127; p += 9)
@@ -193,7 +193,7 @@ static void a_backup_is_restored(void **state)
     banyan_session_close(old.session);
     FAILS(BANYAN_NOT_FOUND, NULL, run_step(client, &later, 69, false));
     FAILS(BANYAN_DATA_LOSS, NULL, run_step(client, &gone, 39, false)); // the workers have dropped it
-    banyanctl_expect(cluster, 0, "unknown to the store", "quarantine list",
+    banyanctl_expect(cluster, 0, "not in the store", "quarantine list",
                      ""); // `later` is not taken for deleted
     banyanctl_expect(cluster, 0, "newer than the store", "quarantine list", "");
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGKILL); // what was accepted stays so
@@ -248,7 +248,7 @@ static void who_was_away_does_not_decide(void **state)
         FAILS(BANYAN_UNAVAILABLE, "RESTORED", run_step(client, &old, 99, false));
         support_sleep_ms(200);
     }
-    banyanctl_expect(cluster, 9, "not there: w0", "accept", "");
+    banyanctl_expect(cluster, 9, "not connected: w0", "accept", "");
     assert_true(harness_cluster_restart(cluster, 0));
     EVENTUALLY(60, active(client) == 2);
     banyanctl_expect(cluster, 0, "0 sessions are served", "accept", "");

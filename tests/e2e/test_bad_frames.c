@@ -213,8 +213,8 @@ static void quantised_rows_by_hand(void **state)
     static const struct {
         uint64_t k, v;
         const char *says; // NULL: it is right
-    } cases[] = {{CODES, ROW, "k has 64 bytes, the session's shape makes 72"},
-                 {ROW, CODES, "v has 64 bytes, the session's shape makes 72"},
+    } cases[] = {{CODES, ROW, "k has 64 bytes, the session's shape needs 72"},
+                 {ROW, CODES, "v has 64 bytes, the session's shape needs 72"},
                  {ROW, ROW + 4, "v has 76 bytes"},
                  {4 * CODES, 4 * CODES, "k has 256 bytes"},
                  {ROW, ROW, NULL}};

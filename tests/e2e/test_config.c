@@ -83,7 +83,7 @@ static void a_hangup_reads_it_again(void **state)
     write_file(of_coordinator, "audit = 9\nmax-sessions = 300\nkeep-steps = 16M\nlog-level = debug\n");
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGHUP);
     EVENTUALLY(60, audits_every(client) == 9);
-    snprintf(names, sizeof names, "signal=HUP: read again file=%s: new are audit, log-level", of_coordinator);
+    snprintf(names, sizeof names, "signal=HUP: reloaded file=%s: changed: audit, log-level", of_coordinator);
     EVENTUALLY(60, log_has(cluster, HARNESS_COORDINATOR, names));
     EVENTUALLY(60, log_has(cluster, HARNESS_COORDINATOR,
                            " WARN  banyan-coordinator: signal=HUP: needs a "
@@ -91,7 +91,7 @@ static void a_hangup_reads_it_again(void **state)
 
     write_file(of_worker, "attach-ttl = 60m\nread-ahead = 5\nmax-clients = 7\n");
     harness_cluster_signal(cluster, 0, SIGHUP);
-    EVENTUALLY(60, log_has(cluster, 0, "new are read-ahead\n"));
+    EVENTUALLY(60, log_has(cluster, 0, "changed: read-ahead\n"));
     EVENTUALLY(60, log_has(cluster, 0, "signal=HUP: needs a restart: max-clients\n"));
 
     write_file(of_coordinator, "keep-steps = 32M\n"); // what is gone from it has its default again
@@ -125,7 +125,7 @@ static void a_wrong_file_changes_nothing(void **state)
     assert_int_equal(audits_every(client), 7);
     write_file(of_worker, "drain-timeout = 5s\n"); // goes with drain
     harness_cluster_signal(cluster, 0, SIGHUP);
-    EVENTUALLY(60, log_has(cluster, 0, "nothing is changed: --drain-timeout goes with --drain"));
+    EVENTUALLY(60, log_has(cluster, 0, "nothing is changed: --drain-timeout needs --drain"));
 
     write_file(of_coordinator, "audit = 11\n"); // and it is none the worse for it
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGHUP);
@@ -208,11 +208,10 @@ static void logs_of_objects(void **state)
     json_lines(cluster, 0, "banyan-worker");
     write_file(of_coordinator, "cluster = of us\nlog-format = journald\n");
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGHUP);
-    EVENTUALLY(60, log_has(cluster, HARNESS_COORDINATOR, "\n<6>signal=HUP: read again"));
+    EVENTUALLY(60, log_has(cluster, HARNESS_COORDINATOR, "\n<6>signal=HUP: reloaded"));
     write_file(of_coordinator, "cluster = of us\n");
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGHUP);
-    EVENTUALLY(60,
-               log_has(cluster, HARNESS_COORDINATOR, "Z INFO  banyan-coordinator: signal=HUP: read again"));
+    EVENTUALLY(60, log_has(cluster, HARNESS_COORDINATOR, "Z INFO  banyan-coordinator: signal=HUP: reloaded"));
     support_stop(cluster);
 }
 

@@ -241,7 +241,7 @@ static int start(void **state)
     (void)state;
     banyan_cluster_info info;
     cluster = support_start(&(struct harness_options){.workers = WORKERS});
-    harness_cluster_allow_error(cluster, "a worker cannot be told its layouts"); // it has a later epoch
+    harness_cluster_allow_error(cluster, "cannot send a worker its layouts"); // it has a later epoch
     client = support_connect(cluster, "unix");
     assert_int_equal(common_secret_load(harness_cluster_secret_file(cluster), &secret, NULL), COMMON_OK);
     OK(banyan_cluster_get_info(client, &info, ERR));

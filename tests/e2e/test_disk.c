@@ -268,7 +268,7 @@ static void restart_harmed(struct bench *b, uint32_t victim, enum harm how)
     restart(b, victim);
     char *log = harness_cluster_log(b->cluster, victim);
     bool moved = files(b, victim, "quarantine", kind, name) == 1;
-    assert_true(how == GONE || moved == (strstr(log, "it lies in quarantine/") != NULL));
+    assert_true(how == GONE || moved == (strstr(log, "moved to quarantine/") != NULL));
     assert_true(moved || how == GONE || how == CUT_LOG);
     free(log);
 }

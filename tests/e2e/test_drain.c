@@ -132,7 +132,7 @@ static void moves_side_by_side(void **state)
     live_goes_on(&l);
     OK(banyan_worker_drain(l.client, "w1", NULL, NULL, ERR));
     EVENTUALLY(SOON, is_empty(l.client, "w1"));
-    assert_false(said(cluster, HARNESS_COORDINATOR, "is not of session"));
+    assert_false(said(cluster, HARNESS_COORDINATOR, "does not belong to session"));
     live_stop(&l);
     support_stop(cluster);
 }
@@ -206,7 +206,7 @@ static void a_balance_that_is_forgotten(void **state)
     pthread_join(thread, NULL);
     assert_true(r.ran);
     if (r.out.exit_code != 9 ||
-        !strstr(r.out.err, "the coordinator was started again meanwhile: rebalance again"))
+        !strstr(r.out.err, "the coordinator was restarted meanwhile: rebalance again"))
         fail_msg("exit code %d: %s%s", r.out.exit_code, r.out.out, r.out.err);
     harness_output_free(&r.out);
     live_goes_on(&l);
@@ -255,7 +255,7 @@ static void a_worker_that_empties_itself(void **state)
     live_goes_on(&l);
     kill(harness_cluster_pid(cluster, 1), SIGTERM);
     EVENTUALLY(SOON, ended_with(cluster, 1, 0));
-    assert_true(said(cluster, 1, "no chunks any more"));
+    assert_true(said(cluster, 1, "this worker is drained"));
     live_goes_on(&l);
     live_pause(&l, "while a worker empties itself");
     assert_true(live_worker_info(l.client, "w1").draining);
@@ -283,14 +283,14 @@ static void a_worker_that_cannot_empty_itself(void **state)
         atomic_store(&l.over, true);
         pthread_join(l.thread, NULL);
         kill(harness_cluster_pid(cluster, 0), SIGTERM);
-        EVENTUALLY(SOON, said(cluster, 0, "chunks go to other workers"));
+        EVENTUALLY(SOON, said(cluster, 0, "chunks move to other workers"));
         if (second) {
             EVENTUALLY(SOON, said(cluster, 0, "no other worker is active")); // it waits, and answers
             assert_true(live_step(&l, true));
             kill(harness_cluster_pid(cluster, 0), SIGTERM);
         }
         EVENTUALLY(SOON, ended_with(cluster, 0, 5));
-        assert_true(said(cluster, 0, second ? "before it is empty" : "--drain-timeout is over"));
+        assert_true(said(cluster, 0, second ? "before it is drained" : "--drain-timeout has passed"));
         banyan_session_close(l.session);
         context_free(&l.context);
         banyan_disconnect(l.client);

@@ -122,13 +122,13 @@ static void another_secret_is_told_on_both_sides(void **state)
     snprintf(secret, sizeof secret, "%s/no-secret-yet", harness_cluster_dir(cluster));
     struct lone lone =
         lone_start(cluster, "stranger", ARGS("--coordinator", coordinator, "--secret-file", secret));
-    EVENTUALLY(60, lone_says(&lone, "there was no cluster secret, and a new one was made file="));
+    EVENTUALLY(60, lone_says(&lone, "there was no cluster secret, and a new one was created file="));
     EVENTUALLY(60, lone_says(&lone, "cannot join: the server has another cluster secret"));
-    EVENTUALLY(60, log_has(cluster, HARNESS_COORDINATOR, "as one with another cluster secret does"));
+    EVENTUALLY(60, log_has(cluster, HARNESS_COORDINATOR, "as a peer with another cluster secret does"));
     lone_end(&lone);
     lone = lone_start(cluster, "again", ARGS("--coordinator", coordinator, "--secret-file", secret));
     EVENTUALLY(60, lone_says(&lone, "cannot join: the server has another cluster secret"));
-    assert_false(lone_says(&lone, "a new one was made")); // it is there now
+    assert_false(lone_says(&lone, "a new one was created")); // it is there now
     lone_end(&lone);
     support_stop(cluster);
 }
@@ -188,7 +188,7 @@ static void an_edge_that_cannot_be_dialled_is_named(void **state)
                                        "--advertise", "127.0.0.9")); // nobody listens at that one
     EVENTUALLY(60, lone_says(&lone, "could not reach the worker's edge endpoint tcp://127.0.0.9:"));
     assert_true(lone_says(&lone, "Connection refused"));
-    assert_true(log_has(cluster, HARNESS_COORDINATOR, "no link to its edge endpoint: cannot connect"));
+    assert_true(log_has(cluster, HARNESS_COORDINATOR, "edge connection lost: cannot connect"));
     lone_end(&lone);
     support_stop(cluster);
 }
@@ -203,9 +203,9 @@ static void a_worker_refuses_what_cannot_be(void **state)
     } cases[] = {
         {"--memory", "1024T", "more than the"},
         {"--name", "", "not empty"},
-        {"--name", "  ", "no spaces"},
-        {"--name", "a b", "no spaces"},
-        {"--host", " ", "no spaces"},
+        {"--name", "  ", "contain spaces"},
+        {"--name", "a b", "contain spaces"},
+        {"--host", " ", "contain spaces"},
         {"--advertise", "", "--advertise"},
         {"--edge-listen", "unix://relative", "absolute path"},
     };
@@ -323,9 +323,9 @@ static void what_memory_is_for_is_told(void **state)
         const char *memory, *says;
         uint64_t kv;
     } cases[] = {
-        {"64M", "of memory=64.0 MiB kv=32.0 MiB holds keys and values", 32 * MIB},
-        {"256M", "of memory=256.0 MiB kv=128.0 MiB holds keys and values", 128 * MIB},
-        {"2G", "of memory=2.0 GiB kv=1.8 GiB holds keys and values", 1792 * MIB},
+        {"64M", "memory divided memory=64.0 MiB kv=32.0 MiB: keys and values get kv", 32 * MIB},
+        {"256M", "memory divided memory=256.0 MiB kv=128.0 MiB: keys and values get kv", 128 * MIB},
+        {"2G", "memory divided memory=2.0 GiB kv=1.8 GiB: keys and values get kv", 1792 * MIB},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct harness_cluster *cluster =
@@ -373,13 +373,13 @@ static void a_lost_worker_is_forgotten(void **state)
     support_fill(session, &context, 0, 32); // at w0, there is no other
     uint32_t empty = harness_cluster_add_worker(cluster, NULL);
     const char *name = harness_cluster_worker_name(cluster, empty);
-    banyanctl_expect(cluster, 9, "is active: stop it first", "worker forget %s", name);
+    banyanctl_expect(cluster, 9, "is active: drain it first", "worker forget %s", name);
     banyanctl_expect(cluster, 3, "there is no worker 'nobody'", "worker forget %s", "nobody");
     harness_cluster_signal(cluster, empty, SIGKILL);
     harness_cluster_signal(cluster, 0, SIGKILL);
     EVENTUALLY(60, ctl_says(cluster, 0, "is forgotten", "worker forget %s", name));
     banyanctl_expect(cluster, 3, "there is no worker", "worker forget %s", name);
-    EVENTUALLY(60, ctl_says(cluster, 9, "have no other copy than at w0", "worker forget %s", "w0"));
+    EVENTUALLY(60, ctl_says(cluster, 9, "have their only copy on w0", "worker forget %s", "w0"));
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGKILL); // the store has forgotten it, too
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
     banyanctl_expect(cluster, 3, "there is no worker", "worker forget %s", name);
@@ -472,7 +472,7 @@ static void what_goes_with_a_worker_is_told(void **state)
     OK(banyan_session_create(client, &spec, "", &session, ERR));
     support_fill(session, &context, 0, 32); // at w0
     harness_cluster_signal(cluster, 0, SIGTERM);
-    EVENTUALLY(60, log_has(cluster, 0, "of keys and values go with this process"));
+    EVENTUALLY(60, log_has(cluster, 0, "of keys and values end with this process"));
     assert_false(log_has(cluster, empty, "of keys and values"));
     assert_true(harness_cluster_restart(cluster, 0)); // as a new one: nothing is left to be told
     support_drop(session, &context);

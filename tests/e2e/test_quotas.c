@@ -298,7 +298,7 @@ static void banyanctl_sets_and_shows_them(void **state)
              token_file("root"));
     banyanctl_expect(cluster, 0, "10.0 GiB", line, NULL);
     snprintf(line, sizeof line, "--token-file %s quota show b", token_file("root"));
-    banyanctl_expect(cluster, 0, "steps a second", line, NULL);
+    banyanctl_expect(cluster, 0, "steps per second", line, NULL);
     snprintf(line, sizeof line, "--token-file %s --json quota show", token_file("b"));
     struct harness_output shown = banyanctl_run(cluster, line, NULL);
     assert_int_equal(shown.exit_code, 0);

@@ -455,7 +455,7 @@ static void damage_is_named(void **state)
         banyanctl_expect(there, 11, "layer-0001-000000000256", "session restore %s", path_of("damage"));
         assert_int_equal(rename(kept, path_of(last)), 0);
         assert_int_equal(truncate(path_of(last), st.st_size - 1), 0);
-        banyanctl_expect(there, 4, "was cut or altered", "session restore %s", path_of("damage"));
+        banyanctl_expect(there, 4, "was truncated or altered", "session restore %s", path_of("damage"));
         assert_int_equal(sessions_of(at_there), 0);
         support_remove_folder(path_of("damage"));
     }
@@ -463,9 +463,9 @@ static void damage_is_named(void **state)
     assert_int_equal(mkdir(path_of("taken"), 0700), 0);
     char line[128];
     snprintf(line, sizeof line, "session snapshot 0x%016" PRIx64 " %%s", banyan_session_id(session));
-    banyanctl_expect(here, 9, "exists already", line, path_of("taken"));
+    banyanctl_expect(here, 9, "already exists", line, path_of("taken"));
     support_remove_folder(path_of("taken"));
-    banyanctl_expect(here, 11, "cannot be made", line, "/proc/nowhere/snapshot");
+    banyanctl_expect(here, 11, "cannot be created", line, "/proc/nowhere/snapshot");
     assert_int_equal(sessions_of(at_here), 1); // the forks are gone
     support_drop(session, &c);
 }

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "client/snapshot.h"
+#include "client/snapshot/snapshot.h"
 #include "common/clock.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed
@@ -584,7 +584,7 @@ static void odd_manifests(void **state)
         int forget;
         const char *says;
     } cases[] = {{100, 101, 8, "'floor' is past 'length'"},
-                 {100, 50, 0, "the 'spec' forgets nothing"},
+                 {100, 50, 0, "the 'spec' does not forget"},
                  {100, 50, 8, "no file has layer 0 from position 31 on"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct snapshot odd = {.length = cases[i].length,

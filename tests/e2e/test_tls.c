@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/ctl_pki.h"
+#include "client/ctl/pki.h"
 #include "common/clock.h"
 #include "common/loop.h"
 #include "common/secret.h"
@@ -342,7 +342,7 @@ static void wait_whole(banyan_client *client)
 // All daemons read their certificates again.
 static void reload_all(struct harness_cluster *cluster)
 {
-    static const char said[] = "certificates are read again";
+    static const char said[] = "certificates reloaded";
     for (uint32_t i = 0; i < WORKERS + 1; i++) {
         uint32_t who = i < WORKERS ? i : HARNESS_COORDINATOR;
         unsigned before = times_said(cluster, who, said);
@@ -461,13 +461,13 @@ static void certificates_change(void **state)
     int64_t was = expiry_of(cluster, "now", NULL);
     struct names coordinator = names_of("now", "coordinator");
     issue_till("now", "coordinator", CTL_PKI_WORKER, till_s + DAY_S, &after);
-    harness_cluster_allow_error(cluster, "certificates stay as they were");
+    harness_cluster_allow_error(cluster, "certificates are unchanged");
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGHUP);
-    EVENTUALLY(30, times_said(cluster, HARNESS_COORDINATOR, "certificates stay as they were") == 1);
+    EVENTUALLY(30, times_said(cluster, HARNESS_COORDINATOR, "certificates are unchanged") == 1);
     assert_int_equal(expiry_of(cluster, "now", NULL), was);
     assert_int_equal(unlink(coordinator.cert), 0);
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGHUP);
-    EVENTUALLY(30, times_said(cluster, HARNESS_COORDINATOR, "certificates stay as they were") == 2);
+    EVENTUALLY(30, times_said(cluster, HARNESS_COORDINATOR, "certificates are unchanged") == 2);
     assert_int_equal(expiry_of(cluster, "now", NULL), was);
     wait_for_steps(runners, 10);
     stop_runners(runners);
@@ -769,7 +769,7 @@ static void expiry(void **state)
     int64_t till_s = (int64_t)time(NULL) + 20; // it has to be read before it ends
     issue_till("ends", "coordinator", CTL_PKI_COORDINATOR, till_s, &authority);
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGHUP);
-    EVENTUALLY(15, times_said(cluster, HARNESS_COORDINATOR, "certificates are read again") == 1);
+    EVENTUALLY(15, times_said(cluster, HARNESS_COORDINATOR, "certificates reloaded") == 1);
     banyan_client *client = tls_client(cluster, "tls", "ends");
     EVENTUALLY(60, (int64_t)time(NULL) > till_s + 1);
     expect_refused(harness_cluster_endpoint(cluster, "tls"), "ends", NULL, "expired");
@@ -777,7 +777,7 @@ static void expiry(void **state)
     run_session(client, &answers);
     issue("ends", "coordinator", CTL_PKI_COORDINATOR, &authority);
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGHUP);
-    EVENTUALLY(30, times_said(cluster, HARNESS_COORDINATOR, "certificates are read again") == 2);
+    EVENTUALLY(30, times_said(cluster, HARNESS_COORDINATOR, "certificates reloaded") == 2);
     banyan_disconnect(tls_client(cluster, "tls", "ends"));
     banyan_disconnect(client);
     support_stop(cluster);

@@ -92,7 +92,7 @@ static void a_kept_step_that_is_ahead(void **state)
     context_random(&c, 0, LENGTH, 5);
     OK(banyan_session_create(client, &spec, NULL, &session, ERR));
     support_fill(session, &c, 0, LENGTH - 1);
-    verify(session, 0, "no step is kept", "");
+    verify(session, 0, "no step of this session is kept", "");
     for (uint32_t layer = 0; layer < 2; layer++) {
         struct step step = {.session = session, .layer = layer, .first = LENGTH - 1, .rows = 1, .seed = 3};
         step_append(&step, &c);
@@ -101,7 +101,7 @@ static void a_kept_step_that_is_ahead(void **state)
         verify(session, 0, layer ? "the kept step is right: layer 0" : "not all layers have", "--threads 1");
     }
     OK(banyan_session_truncate(session, LENGTH - 1, ERR)); // its row is gone
-    verify(session, 0, "no step is kept", "");
+    verify(session, 0, "no step of this session is kept", "");
     support_drop(session, &c);
 }
 
@@ -223,10 +223,10 @@ static void a_scrub_ends_it(void **state)
     support_fill(session, &c, 0, LENGTH);
     support_wait_sealed(client, session, LENGTH / 32);
     flip_one(session, &c, 1, AT);
-    harness_cluster_allow_error(cluster, with_files ? "is taken from its file again" : "is struck off");
+    harness_cluster_allow_error(cluster, with_files ? "is reloaded from its file" : "its copy was removed");
     snprintf(line, sizeof line, "scrub 0x%016" PRIx64 " --wait", banyan_session_id(session));
     banyanctl_expect(cluster, with_files ? 0 : 10,
-                     with_files ? "1 copies were wrong, and are right again" : "1 had not what was sealed",
+                     with_files ? "1 copies were wrong and have been repaired" : "1 did not match their seal",
                      line, NULL);
     for (uint64_t at = AT; at < LENGTH; at += 40) {
         struct step step = {.session = session, .layer = 1, .first = at, .rows = 1, .seed = at};
@@ -242,7 +242,7 @@ static void a_scrub_ends_it(void **state)
     }
     assert_int_equal(info.thin_chunks, 0);
     verify(session, 0, "all 2 layers are right", ""); // all copies of each row
-    banyanctl_expect(cluster, 0, " 0 had not what was sealed", line, NULL);
+    banyanctl_expect(cluster, 0, " 0 did not match their seal", line, NULL);
     support_drop(session, &c);
 }
 
@@ -263,7 +263,7 @@ static void a_scrub_that_lasts(void **state)
         harness_cluster_signal(cluster, w, SIGSTOP);
     snprintf(line, sizeof line, "scrub 0x%016" PRIx64 " --wait --wait-timeout 300ms",
              banyan_session_id(session));
-    banyanctl_expect(cluster, 6, "is not done after 300.0 ms: 3 chunks are left, and go on being compared",
+    banyanctl_expect(cluster, 6, "is not finished after 300.0 ms: 3 chunks are left, still being compared",
                      line, NULL);
     for (uint32_t w = 0; w < 3; w++)
         harness_cluster_signal(cluster, w, SIGCONT);
@@ -285,7 +285,7 @@ static void two_that_differ(void **state)
     OK(banyan_session_create(client, &doubled, NULL, &session, ERR));
     support_fill(session, &c, 0, FULL - 1);
     flip_one(session, &c, 1, AT);
-    harness_cluster_allow_error(cluster, with_files ? "is taken from its file again"
+    harness_cluster_allow_error(cluster, with_files ? "is reloaded from its file"
                                                     : "workers have different rows of a full chunk");
     support_fill(session, &c, FULL - 1, 1);
     snprintf(line, sizeof line, "scrub 0x%016" PRIx64 " --wait", banyan_session_id(session));
@@ -297,7 +297,7 @@ static void two_that_differ(void **state)
     }
     assert_int_equal(now.differ, !with_files);
     banyanctl_expect(cluster, with_files ? 0 : 10,
-                     with_files ? " 0 had not what was sealed" : "1 chunks are disputed", line, NULL);
+                     with_files ? " 0 did not match their seal" : "1 chunks are disputed", line, NULL);
     verify(session, with_files ? 0 : 10,
            with_files ? "all 2 layers are right" : "the holders of token 77 have different bytes", "");
     support_drop(session, &c);
@@ -333,8 +333,8 @@ static void a_snapshot_of_a_wrong_memory(void **state)
     support_wait_sealed(client, session, LENGTH / 32);
     take_snapshot(session, 0, "200 tokens");
     flip_one(session, &c, 1, AT);
-    harness_cluster_allow_error(cluster, "is taken from its file again");
-    take_snapshot(session, 10, "tokens 64 to 95 are not what was sealed");
+    harness_cluster_allow_error(cluster, "is reloaded from its file");
+    take_snapshot(session, 10, "tokens 64 to 95 do not match their seal");
     banyan_scrub now = {.left = 1};
     for (int i = 0; now.left; i++) {
         if (i == 600)

@@ -200,7 +200,7 @@ static void run_worker(const char *from, const char *group, const char *says)
 static void what_does_not_fit_is_refused(void **state)
 {
     (void)state;
-    run_worker(other_build, "flock/3", "is of another build");
+    run_worker(other_build, "flock/3", "comes from another build");
     run_worker(module, "", "the parrot has no group");
 }
 

@@ -247,7 +247,7 @@ static void the_check_finds_a_wrong_token(void **state)
         fclose(out);
         memcpy(at, kept, 8);
         struct harness_output run = RUN("--check", bad);
-        expect(&run, 1, way == 0 ? "differ from the reference" : "not a whole record");
+        expect(&run, 1, way == 0 ? "differ from the reference" : "not a complete record");
     }
     struct harness_output run = RUN("--check", "/nonexistent/record");
     expect(&run, 1, "cannot read");

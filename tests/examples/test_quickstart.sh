@@ -59,7 +59,7 @@ assert n["workers"] == 2 and n["prompt_tokens"] == 600 and n["generated_tokens"]
 assert n["tokens_agree"] is True and 0 <= n["max_abs_diff"] < 1e-3, n
 assert n["tokens_per_s"] > 0 and 0 < n["step_p50_us"] <= n["step_p99_us"], n
 PYTHON
-    for word in "tokens/s" "p50" "p99" "RPC" "tree" "compute" "worker-0" "worker-1" "difference" "agree" "looked at" "Attention mass" "layer 4" "OF MASS" "mean of 5 steps"; do
+    for word in "tokens/s" "p50" "p99" "RPC" "tree" "compute" "worker-0" "worker-1" "difference" "agree" "Attention of the last token" "Attention mass" "layer 4" "MASS SHARE" "mean of 5 steps"; do
         grep -qiF -- "$word" "$dir/out" || fail "the report does not speak of $word"
     done
     ! grep -q $'\033' "$dir/out" "$dir/err" || fail "--no-color is not without colour"

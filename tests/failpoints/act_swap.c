@@ -136,7 +136,7 @@ static bool is_withheld(struct act *act, int session)
 static bool has_gone_on(struct act *act)
 {
     char *log = harness_cluster_log(act->cluster, HARNESS_COORDINATOR);
-    bool struck = log && strstr(log, "are struck off");
+    bool struck = log && strstr(log, "copies on lost workers removed");
     free(log);
     return struck;
 }

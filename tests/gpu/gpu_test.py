@@ -264,7 +264,7 @@ class StandIns(Case):
         result, parts = self.read()
         self.assertTrue(result["complete"])
         self.assertEqual(parts["sanitizer"]["result"], "not run")
-        self.assertIn("no time was left: what there is of 3 minutes is over", parts["sanitizer"]["why"])
+        self.assertIn("no time was left: 3 minutes are used up", parts["sanitizer"]["why"])
         # The last part has its share, whatever hangs before
         self.assertEqual((parts["nccl"]["result"], parts["nccl"]["passed"]), ("failed", ["conformance"]))
         self.nothing_runs()
@@ -315,7 +315,7 @@ class StandIns(Case):
         self.assertFalse(result["complete"])
         self.assertEqual((parts["shapes"]["result"], parts["cluster"]["result"], parts["nccl"]["result"]), ("passed", "failed", "not run"))
         self.assertIn("interrupted", parts["cluster"]["why"])
-        self.assertIn("interrupted; what there is stands in", (self.root / "said").read_text())
+        self.assertIn("interrupted; the results so far are in", (self.root / "said").read_text())
         self.nothing_runs()
 
     def test_nobody_reads_the_output(self):
@@ -337,7 +337,7 @@ class StandIns(Case):
     def test_the_disk_fills_up(self):
         done = self.run_it("--part=3", "--part=5", "--part=9", fake="int8=full", most_bytes=64 << 20)
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, r"gpu\.sh: .*\.md could not be written: is the disk full\? What there is stands above\n$")
+        self.assertRegex(done.stderr, r"gpu\.sh: .*\.md could not be written: is the disk full\? The results so far are above\n$")
         result, parts = self.read()  # as they were before
         self.assertFalse(result["complete"])
         self.assertEqual((parts["bandwidth"]["result"], parts["shapes"]["result"]), ("passed", "not run"))
@@ -368,9 +368,9 @@ class StandIns(Case):
     def test_no_device(self):
         here = self.root / "version"
         here.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.1\n")
-        old = "no CUDA device: the driver is of CUDA 12.4, the module of CUDA 13.0: a newer driver, or a module built with CUDA 12.x, is needed"
+        old = "no CUDA device: the driver supports CUDA 12.4, the module needs CUDA 13.0: install a newer driver, or a module built with CUDA 12.x"
         none = "no CUDA device: no CUDA-capable device is detected"
-        small = "NVIDIA L4 (compute capability 8.9) gives a block 101376 bytes of shared memory; 158720 are needed"
+        small = "NVIDIA L4 (compute capability 8.9) has 101376 bytes of shared memory for a block; 158720 are needed"
         for said, driver, more, wanted in (
                 (None, "/nonexistent", {}, "there is no NVIDIA driver on this machine: install it and load it (nvidia-smi shows the cards), or try --emulated"),
                 (None, here, {}, "the NVIDIA driver is loaded, but its library libcuda.so.1 is not found: start the container with its GPUs (--gpus all), or "

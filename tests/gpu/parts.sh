@@ -93,7 +93,7 @@ driver_file=${BANYAN_GPU_DRIVER:-/proc/driver/nvidia/version}
 no_device() { # WHAT THE MODULE SAYS: what somebody who is at the machine can do about it
     local said=${1#no CUDA device: }
     case $1 in
-    *"the driver is of CUDA"* | *"compute capability"*) echo "no GPU can be used here: $said" ;;
+    *"the driver supports CUDA"* | *"compute capability"*) echo "no GPU can be used here: $said" ;;
     *insufficient*) # of the driver's library, which is found by its name
         if [ -e "$driver_file" ]; then
             echo "the NVIDIA driver is loaded, but its library libcuda.so.1 is not found: start the container with its GPUs (--gpus all), or install the driver's libraries"

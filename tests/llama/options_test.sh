@@ -27,7 +27,7 @@ refused "--workers must be a whole number" --workers two
 refused "at most 64 workers" --workers 65
 refused "--tokens must be a whole number" --tokens 0
 refused "--kv must be" --kv int3
-refused "is no checkout of llama.cpp" --source "$dir"
+refused "is not a checkout of llama.cpp" --source "$dir"
 refused "--version must be like" --version latest
 refused "cannot read" --document "$dir/nothing"
 refused "cannot read" --model "$dir"

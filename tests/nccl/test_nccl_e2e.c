@@ -310,7 +310,7 @@ static void a_member_that_does_not_connect(void **state)
 static void a_first_operation_that_never_ends(void **state)
 {
     (void)state;
-    one_fault("BANYAN_EMULATED_NCCL_HANG", "1", "an operation does not end");
+    one_fault("BANYAN_EMULATED_NCCL_HANG", "1", "an operation does not finish");
 }
 
 // Where none can be formed, all goes by stream, and after some tries the engine is given up.

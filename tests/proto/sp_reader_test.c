@@ -214,10 +214,10 @@ static void test_what_is_not_this_wire(void **state)
         for (unsigned bit = 0; bit < 8; bit++) {
             bytes = begin();
             bytes.at[i] ^= (uint8_t)(1u << bit);
-            expect_broken(&bytes, i < 4 ? "not a handshake of nng's"
-                                        : "a handshake of another protocol of nng's than REQ");
+            expect_broken(&bytes,
+                          i < 4 ? "not an nng handshake" : "an nng handshake for a protocol other than REQ");
         }
-    static const char longer[] = "a message that is longer than any may be";
+    static const char longer[] = "a message longer than the limit";
     static const char no_id[] = "a message without a request id";
     uint64_t lengths[] = {UINT64_C(1) << 63, UINT64_MAX, PROTO_SP_MESSAGE_MAX + 1, 0, 1, 3};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {

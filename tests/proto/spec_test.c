@@ -163,19 +163,19 @@ static void each_rule(void **state)
     CASE("chunks of 24", s.pb.chunk_tokens = 24);
     CASE("chunks of 8", s.pb.chunk_tokens = 8);
     CASE("chunks of 8192", s.pb.chunk_tokens = 8192);
-    CASE("beside kinds", s.pb.q_heads = 1);
-    CASE("beside kinds", s.pb.kv_heads = 1);
-    CASE("beside kinds", s.pb.k_dim = 1);
-    CASE("beside kinds", s.pb.v_dim = 1);
-    CASE("beside kinds", s.pb.scale = 1);
-    CASE("beside kinds", s.pb.scale = NAN);
-    CASE("beside kinds", s.pb.soft_cap = 1);
-    CASE("beside kinds", s.pb.window = 1);
-    CASE("beside kinds", s.pb.mask_chunk = 1);
-    CASE("beside kinds", s.pb.not_causal = true);
-    CASE("beside kinds", s.pb.v_in_k = true);
-    CASE("beside kinds", (s.pb.n_alibi = 4, s.pb.alibi = s.slopes));
-    CASE("beside kinds", (s.pb.n_sinks = 4, s.pb.sinks = s.sinks));
+    CASE("with kinds", s.pb.q_heads = 1);
+    CASE("with kinds", s.pb.kv_heads = 1);
+    CASE("with kinds", s.pb.k_dim = 1);
+    CASE("with kinds", s.pb.v_dim = 1);
+    CASE("with kinds", s.pb.scale = 1);
+    CASE("with kinds", s.pb.scale = NAN);
+    CASE("with kinds", s.pb.soft_cap = 1);
+    CASE("with kinds", s.pb.window = 1);
+    CASE("with kinds", s.pb.mask_chunk = 1);
+    CASE("with kinds", s.pb.not_causal = true);
+    CASE("with kinds", s.pb.v_in_k = true);
+    CASE("with kinds", (s.pb.n_alibi = 4, s.pb.alibi = s.slopes));
+    CASE("with kinds", (s.pb.n_sinks = 4, s.pb.sinks = s.sinks));
     CASE("65 kinds", s.pb.n_kinds = 65);
     CASE("for each of the 5 layers", s.pb.n_layer_kind = 4);
     CASE("for each of the 5 layers", s.pb.n_layer_kind = 0);
@@ -220,7 +220,7 @@ static void each_rule(void **state)
             s.shares[l] = 0;
             s.layer_sinks[l].n_sinks = 0;
         });
-    CASE("go with kinds", (s.pb.n_kinds = 0, s.pb.q_heads = s.pb.kv_heads = s.pb.k_dim = s.pb.v_dim = 1));
+    CASE("need kinds", (s.pb.n_kinds = 0, s.pb.q_heads = s.pb.kv_heads = s.pb.k_dim = s.pb.v_dim = 1));
 #undef CASE
 }
 

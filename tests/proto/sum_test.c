@@ -191,7 +191,7 @@ static void flip_each_byte(enum transport transport)
             if (!nng && code != COMMON_UNAVAILABLE)
                 fail_msg("byte %ld, way %d: code %d: %s", at, way, code, text);
             // Over nng a damaged request is asked again by REQ, over another connection.
-            if (code == COMMON_UNAVAILABLE && strstr(text, "damaged on its way") == NULL &&
+            if (code == COMMON_UNAVAILABLE && strstr(text, "damaged in transit") == NULL &&
                 way == TO_CLIENT && at >= (nng ? NNG_LEAD : 0) + PROTO_PREFIX_BYTES)
                 fail_msg("byte %ld: the error does not say what happened: %s", at, text);
             if (at >= (nng ? NNG_LEAD : 0) + PROTO_PREFIX_BYTES + 9)

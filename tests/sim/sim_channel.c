@@ -145,7 +145,7 @@ static enum common_code dial_open(struct proto_channel *channel, const struct pr
 {
     if (proto_role_is_daemon(channel->role) && endpoint->kind == PROTO_ENDPOINT_NNG_TCP)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "'%s' is for clients: give the coordinator's tcp:// or unix:// endpoint",
+                                "'%s' is only for clients: give the coordinator's tcp:// or unix:// endpoint",
                                 channel->endpoint_text);
     if (proto_role_is_daemon(channel->role) && !channel->has_secret)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,

@@ -264,11 +264,11 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     }
     if (daemon && !server->has_secret) {
         refuse(server, io, peer, COMMON_UNAUTHENTICATED,
-               "this server has no cluster secret and takes no daemons");
+               "this server has no cluster secret and accepts no daemons");
         return;
     }
     if (daemon && memcmp(&channel->secret, &server->secret, sizeof server->secret) != 0) {
-        refuse(server, io, peer, COMMON_UNAUTHENTICATED, "the dialler does not know the cluster secret");
+        refuse(server, io, peer, COMMON_UNAUTHENTICATED, "the dialler does not have the cluster secret");
         return;
     }
     ProtobufCBinaryData token = {strlen(channel->token), (uint8_t *)channel->token};
@@ -276,9 +276,7 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     char why[PROTO_LIMIT_TEXT];
     proto_caller_init(&caller);
     if (!daemon && !state->nng && !proto_server_admit(server, &token, peer, &caller.identity)) {
-        refuse(
-            server, io, peer, COMMON_UNAUTHENTICATED,
-            "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
+        refuse(server, io, peer, COMMON_UNAUTHENTICATED, "token missing, expired or wrong");
         return;
     }
     if (!daemon && !state->nng && !proto_caller_enters(server, &caller, why)) {

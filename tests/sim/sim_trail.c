@@ -60,7 +60,7 @@ uint64_t common_trail_writer_put(struct common_trail_writer *w, const struct com
 {
     uint64_t now = common_clock_ns();
     if (w->put - w->told == COMMON_TRAIL_RECORDS) {
-        common_trail_lose(w->file, 1, now, "too many records waited");
+        common_trail_lose(w->file, 1, now, "too many records were waiting");
         return 0;
     }
     struct common_trail_body copy = *body;

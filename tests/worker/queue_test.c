@@ -198,7 +198,7 @@ static void what_waits_is_bounded(void **state)
             worker_appended_settle(session_of(&p), 0, p.write);
         }
         assert_int_equal(refused, 1000);
-        assert_non_null(strstr(p.err.message, "too much waits to be written"));
+        assert_non_null(strstr(p.err.message, "too much is waiting to be written"));
         worker_disk_get_stats(p.disk, &stats);
         assert_true(stats.waiting >= disk_waiting / 2 && stats.waiting < 2 * disk_waiting);
         assert_true(worker_disk_wait(p.disk, &wait, note_done, &beats));
@@ -337,7 +337,7 @@ static void what_fails(void **state)
                             : way == SESSIONS_REFUSED ? "sessions/0000000000000007"
                                                       : NULL;
         assert_int_equal(append(&p, 0, TOKENS + 1), COMMON_RESOURCE_EXHAUSTED);
-        assert_non_null(strstr(p.err.message, "--store DIR does not take it"));
+        assert_non_null(strstr(p.err.message, "--store DIR cannot be written"));
         if (way != SYNC)
             assert_int_equal(tell_apart(&p, SESSION + 1, 2), COMMON_OK); // another one's
         directory.no_sync = false;

@@ -82,7 +82,7 @@ static void bad_puts(void **state)
     (void)state;
     struct setup s;
     begin(&s);
-    TRY_PUT(&s, COMMON_PERMISSION_DENIED, "not made by", put.foreign = true);
+    TRY_PUT(&s, COMMON_PERMISSION_DENIED, "does not come from", put.foreign = true);
     TRY_PUT(&s, COMMON_PERMISSION_DENIED, "another session", put.ticket.session = OTHER);
     TRY_PUT(&s, COMMON_PERMISSION_DENIED, "another session", put.session = 0);
     TRY_PUT(&s, COMMON_FAILED_PRECONDITION, "expired",

@@ -5,7 +5,7 @@
 //     boot ID open     what was written may not be on the disk: with another ID it may be lost
 //     boot ID safe     all of it is: always with --fsync always, else from an end in order on
 //
-// A file that is not there, or not like this, is one that says nothing good.
+// A file that is missing, or not like this, counts as unsafe.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -106,5 +106,5 @@ enum common_code worker_disk_boot_open(struct worker_disk *disk, struct common_e
 void worker_disk_boot_close(struct worker_disk *disk)
 {
     if (!boot_write(disk, true))
-        common_log_warn("--store %s does not take that all is on the disk", disk->path);
+        common_log_warn("--store %s cannot record that everything is on disk", disk->path);
 }

@@ -35,15 +35,14 @@ void worker_ids_free(struct worker_ids *list)
 enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err)
 {
     const char *text =
-        why == -EAGAIN ? "too much waits to be written: the disk is too slow for what comes" : strerror(-why);
+        why == -EAGAIN ? "too much is waiting to be written: the disk is too slow" : strerror(-why);
     disk->stats.refused++;
     if (!disk->told)
-        common_log_error(
-            "--store %s does not take what is to be kept: what comes is refused until it does: %s",
-            disk->path, text);
+        common_log_error("--store %s cannot be written: new rows are refused until it can: %s", disk->path,
+                         text);
     disk->told = true;
     disk->taken = 0;
-    return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the worker's --store %s does not take it: %s",
+    return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the worker's --store %s cannot be written: %s",
                             disk->path, text);
 }
 
@@ -57,8 +56,8 @@ void worker_disk_quarantine(struct worker_disk *disk, const char *name, const ch
         return;
     COMMON_FAILPOINT("disk_set_aside");
     disk->stats.damaged++;
-    common_log_error("a file of --store is damaged, nothing of it is used: %s/%s %s: %s", disk->path, name,
-                     what, result == 0 ? "it lies in quarantine/" : strerror(-result));
+    common_log_error("a file of --store is damaged and not used: %s/%s %s: %s", disk->path, name, what,
+                     result == 0 ? "moved to quarantine/" : strerror(-result));
 }
 
 // ---- its life -----------------------------------------------------------------------------------
@@ -72,6 +71,7 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
         files->ops->close(files);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
     }
+    disk->backing.ops = &worker_disk_backing_ops;
     disk->loop = loop;
     disk->files = disk->directory = files;
     disk->fsync = options->fsync;
@@ -132,7 +132,7 @@ void worker_disk_close(struct worker_disk *disk)
     worker_disk_rest(disk);
     bool all = disk->state == WORKER_DISK_OPEN && worker_disk_catch_up(disk);
     if (disk->state == WORKER_DISK_OPEN && !all)
-        common_log_warn("--store %s has not taken all that is to be kept", disk->path);
+        common_log_warn("--store %s lacks some of what must be kept", disk->path);
     if (disk->state == WORKER_DISK_OPEN && disk->fsync == WORKER_FSYNC_INTERVAL && sync_all(disk) && all &&
         !disk->astray)
         worker_disk_boot_close(disk);
@@ -181,7 +181,7 @@ int worker_disk_sync_names(struct worker_disk *disk, const char *folder, const c
 
 // ---- the queue ----------------------------------------------------------------------------------
 
-// What was asked for was not done: memory has it, and the file is written anew from it.
+// What was asked for was not done: memory has it, and the file is rewritten from it.
 static void file_failed(void *arg, const char *name, int why, uint64_t batch)
 {
     struct worker_disk *disk = arg;
@@ -251,7 +251,7 @@ void worker_disk_wait_cancel(struct worker_disk_wait *wait)
 static enum common_code took(const struct worker_disk *disk, bool failed, struct common_error *err)
 {
     return failed ? common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                     "the worker's --store %s does not take it", disk->path)
+                                     "the worker's --store %s cannot be written", disk->path)
                   : COMMON_OK;
 }
 

@@ -267,12 +267,12 @@ static enum common_code check_owner(const char *path, int fd, struct common_erro
 {
     struct stat st;
     if (fstat(fd, &st) != 0)
-        return refuse(err, path, "it cannot be looked at");
+        return refuse(err, path, "it cannot be examined");
     if (st.st_uid != geteuid())
         return common_error_set(err, COMMON_PERMISSION_DENIED, "--store %s belongs to another user", path);
     if (st.st_mode & 077)
         return common_error_set(err, COMMON_PERMISSION_DENIED,
-                                "--store %s can be read or written by others: chmod 700 it", path);
+                                "--store %s can be read or written by others: use chmod 700", path);
     return COMMON_OK;
 }
 
@@ -286,7 +286,7 @@ static enum common_code lock_it(const char *path, int fd, int *lock, struct comm
     if (errno != EWOULDBLOCK)
         return refuse(err, path, "it cannot be locked");
     return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                            "--store %s is in use by another worker process: each has a directory of its own",
+                            "--store %s is in use by another worker process: each needs its own directory",
                             path);
 }
 
@@ -295,7 +295,7 @@ enum common_code worker_files_open(const char *path, struct worker_files **out, 
     static const char *const folders[] = {"sessions", "chunks", "quarantine"};
     int lock = -1;
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        return refuse(err, path, "it cannot be made");
+        return refuse(err, path, "it cannot be created");
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return refuse(err, path, "it cannot be opened");
@@ -304,7 +304,7 @@ enum common_code worker_files_open(const char *path, struct worker_files **out, 
         code = lock_it(path, fd, &lock, err);
     for (size_t i = 0; code == COMMON_OK && i < sizeof folders / sizeof *folders; i++)
         if (mkdirat(fd, folders[i], 0700) != 0 && errno != EEXIST)
-            code = refuse(err, path, "its folders cannot be made");
+            code = refuse(err, path, "its folders cannot be created");
     struct directory *d = code == COMMON_OK ? directory_new(fd, lock) : NULL;
     if (d) {
         *out = &d->base;

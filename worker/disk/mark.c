@@ -2,7 +2,7 @@
 // Whose directory it is. Two files say so, and either can be made of the other:
 //
 //     banyan-store         banyan-worker store 1\ncluster CLUSTER\nname NAME\n
-//     banyan-store.copy    the same, and check SUM\n: a copy that has a flipped bit or no end says nothing
+//     banyan-store.copy    the same, and check SUM\n: a copy with a flipped bit or no end is ignored
 //
 // A store of an older build has no copy. It gets one as soon as it is opened by whom it belongs to.
 #include <errno.h>
@@ -30,7 +30,7 @@ struct mark { // one of the two files, as it was found
     bool damaged; // it is there, and is not whole
 };
 
-// What tells clusters apart, and nothing else about their secrets.
+// Distinguishes clusters, and reveals nothing else about their secrets.
 static enum common_code cluster_mark(const struct common_secret *secret, char out[CLUSTER_CHARS + 1],
                                      struct common_error *err)
 {
@@ -144,7 +144,7 @@ static enum common_code not_ours(const struct worker_disk *disk, const char *hav
                                  const char *name, bool sure, struct common_error *err)
 {
     const char *cluster = have + strlen(MARK_HEAD), *wanted = want + strlen(MARK_HEAD);
-    const char *unless = sure ? "" : ", unless its file " MARK_NAME " is damaged: no copy of it is there";
+    const char *unless = sure ? "" : ", unless its file " MARK_NAME " is damaged: it has no copy";
     if (strncmp(cluster, wanted, strcspn(wanted, "\n") + 1) != 0)
         return common_error_set(
             err, COMMON_FAILED_PRECONDITION,
@@ -152,19 +152,20 @@ static enum common_code not_ours(const struct worker_disk *disk, const char *hav
             disk->path, unless);
     const char *owner = strstr(cluster, "\nname ") + 6;
     return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                            "--store %s belongs to another worker, --name %.*s, and not to %s%s: give that "
+                            "--store %s belongs to another worker, --name %.*s, not to %s%s: give that "
                             "name, or another directory",
                             disk->path, (int)strcspn(owner, "\n"), owner, name, unless);
 }
 
 static enum common_code unknown(const struct worker_disk *disk, const char *name, struct common_error *err)
 {
-    return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                            "--store %s: its file " MARK_NAME " is damaged or of a kind that this build does "
-                            "not read, and no whole copy of it (" COPY_NAME ") is there. Where you are sure "
-                            "that the directory is worker %s's of this cluster, move both files out of it "
-                            "and start again; else give another directory",
-                            disk->path, name);
+    return common_error_set(
+        err, COMMON_FAILED_PRECONDITION,
+        "--store %s: its file " MARK_NAME " is damaged or of a kind that this build does "
+        "not read, and no whole copy of it (" COPY_NAME
+        ") exists. If you are sure that the directory belongs to worker %s of this cluster, move both files "
+        "out of it and start again; otherwise give another directory",
+        disk->path, name);
 }
 
 static enum common_code cannot(const struct worker_disk *disk, const char *name, const char *what, int why,
@@ -181,9 +182,9 @@ static enum common_code make_right(struct worker_disk *disk, const char *want, c
     bool mark_right = mark->whole && strcmp(mark->text, want) == 0,
          copy_right = copy->whole && strcmp(copy->text, want) == 0;
     if (mark->damaged || (mark->whole && !mark_right))
-        worker_disk_quarantine(disk, MARK_NAME, "it is made again of its copy");
+        worker_disk_quarantine(disk, MARK_NAME, "replaced by its copy");
     if (copy->damaged || (copy->whole && !copy_right))
-        worker_disk_quarantine(disk, COPY_NAME, "it is made again");
+        worker_disk_quarantine(disk, COPY_NAME, "written again");
     COMMON_FAILPOINT("disk_mark_set_aside");
     int result = write_files(disk->files, want, !mark_right, !copy_right);
     return result == 0 ? COMMON_OK : cannot(disk, MARK_NAME, "written", result, err);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nobody waits for: writing what is behind, and, on the thread, syncing, sealing and reading again.
+// Background work: writing what is behind, and, on the thread, syncing, sealing and rereading.
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -112,7 +112,7 @@ static void told_again(struct worker_disk *disk)
     if (disk->queue && worker_queue_done(disk->queue) < disk->taken)
         return;
     disk->told = false;
-    common_log_info("--store %s takes what is to be kept again", disk->path);
+    common_log_info("--store %s can be written again", disk->path);
 }
 
 bool worker_disk_catch_up(struct worker_disk *disk)
@@ -163,7 +163,7 @@ static void sync_run(void *arg, const atomic_bool *stop)
     (void)disk->thread_files->ops->sync_folder(disk->thread_files, "sessions");
 }
 
-// After an error nobody knows what the disk has of a file, whatever a second try says: it is written anew.
+// After an error the disk's part of a file is unknown, whatever a second try says: it is rewritten.
 static void sync_end(struct worker_disk *disk)
 {
     disk->syncing = false;
@@ -182,7 +182,7 @@ static void sync_end(struct worker_disk *disk)
         worker_disk_touch(disk, session);
     }
     if (disk->sync_chunks.n + disk->sync_sessions.n > 0)
-        common_log_warn("--store %s: files could not be synced and are written anew files=%u", disk->path,
+        common_log_warn("--store %s: files could not be synced and are written again files=%u", disk->path,
                         disk->sync_chunks.n + disk->sync_sessions.n);
     disk->sync_chunks.n = disk->sync_sessions.n = 0;
 }
@@ -294,10 +294,10 @@ static void take_sealed(struct worker_disk *disk, struct worker_chunk *chunk, st
     disk->stats.bytes += seal->bytes - keep->end;
     keep->end = seal->bytes;
     keep->sealed = keep->naming = seal->taken = true;
-    keep->serial = ++disk->serial; // a scrub that was asked for the log says nothing of this one
+    keep->serial = ++disk->serial; // a requested scrub, which the log does not mention
 }
 
-// They are in their places. One that is not is behind, and is written anew.
+// They are in their places. One that is not is behind, and is rewritten.
 static void seal_named(void *arg)
 {
     struct worker_disk *disk = arg;
@@ -383,7 +383,7 @@ static void scrub_run(void *arg, const atomic_bool *stop)
     worker_image_end(&image);
 }
 
-// What is damaged on the disk is whole in memory: it is written anew. What is cold is not.
+// What is damaged on disk is complete in memory: it is rewritten. What is cold is not.
 static void scrub_end(struct worker_disk *disk)
 {
     struct worker_chunk *chunk = worker_store_find(disk->store, disk->scrub_id);
@@ -405,7 +405,7 @@ static void scrub_end(struct worker_disk *disk)
         worker_name_sealed(disk->scrub_id, name);
     else
         worker_name_log(disk->scrub_id, name);
-    snprintf(what, sizeof what, "chunk=%" PRIu64 " position=%" PRIu64 ": it is written anew from memory",
+    snprintf(what, sizeof what, "chunk=%" PRIu64 " position=%" PRIu64 ": it is written again from memory",
              disk->scrub_id, worker_chunk_first(chunk));
     worker_disk_quarantine(disk, name, what);
     worker_disk_later(disk, chunk);
@@ -494,7 +494,7 @@ void worker_disk_lost(struct worker_disk *disk, struct worker_chunk *chunk)
         return;
     keep->lost =
         worker_ids_add(&disk->lost, worker_chunk_id(chunk)); // no memory: with the next one who needs it
-    snprintf(what, sizeof what, "chunk=%" PRIu64 " position=%" PRIu64 ": memory has not all of its rows",
+    snprintf(what, sizeof what, "chunk=%" PRIu64 " position=%" PRIu64 ": memory lacks some of its rows",
              worker_chunk_id(chunk), worker_chunk_first(chunk));
     worker_name_sealed(worker_chunk_id(chunk), name);
     worker_disk_quarantine(disk, name, what);

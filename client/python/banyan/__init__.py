@@ -7,9 +7,9 @@
 >>> k, v = (rng.standard_normal((1000, 2, 64), dtype=np.float32) for _ in range(2))
 >>> q = rng.standard_normal((1, 8, 64), dtype=np.float32)
 >>> with cluster.connect() as client, client.create(spec) as session:
-...     count = session.attach(0, 0, k, v)        # straight to the workers
+...     count = session.attach(0, 0, k, v)        # directly to the workers
 ...     session.commit(0, 0, count)               # now it is visible
-...     answer = session.attend(0, 999, q)        # the last row looks at all
+...     answer = session.attend(0, 999, q)        # the last row sees all of it
 ...     session.delete()
 >>> answer.o.shape, answer.length
 ((1, 8, 64), 1000)

@@ -90,7 +90,7 @@ def _dlpack_view(x: Any) -> View:
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     tensor = ctypes.cast(pointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor)).contents
     if tensor.device_type not in _DLPACK_CPU:
-        raise InvalidArgument(f"a {type(x).__name__} on a device: bring it to the processor's memory, or give it as a PyTorch tensor")
+        raise InvalidArgument(f"a {type(x).__name__} on a device: copy it to the processor's memory, or give it as a PyTorch tensor")
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     dtype = _DLPACK.get((tensor.dtype.code, tensor.dtype.bits))
     if dtype is None or tensor.dtype.lanes != 1:
@@ -105,7 +105,7 @@ def _dlpack_view(x: Any) -> View:
 
 
 def view(x: Any, name: str) -> View:
-    """x as dense row-major memory. What is not dense is copied."""
+    """x as dense row-major memory. An array that is not dense is copied."""
     if _is_torch(x):
         return _torch_view(x)
     if isinstance(x, (np.ndarray, np.generic)):
@@ -122,17 +122,31 @@ def view(x: Any, name: str) -> View:
 
 
 def expect(x: Any, name: str, dtype: str, shape: tuple[int, ...]) -> View:
-    """x as memory of this type and of as many elements as `shape`: its last dimensions are those of `shape`, or it is flat."""
+    """x as memory of this type with as many elements as `shape`: its last dimensions are those of `shape`, or it is flat."""
     v = view(x, name)
     if v.dtype not in (dtype, _BITS.get(dtype)):
-        raise InvalidArgument(f"{name} holds {v.dtype}, this session wants {dtype}: convert it first")
+        raise InvalidArgument(f"{name} holds {v.dtype}, this session needs {dtype}: convert it first")
     if math.prod(v.shape) != math.prod(shape) or (v.shape != shape and len(v.shape) != 1):
-        raise InvalidArgument(f"{name} has the shape {list(v.shape)}, wanted is {list(shape)}")
+        raise InvalidArgument(f"{name} has the shape {list(v.shape)}, not {list(shape)}")
     return v
 
 
+def widened(x: Any, name: str) -> View:
+    """x as float32: of float16 and bfloat16 arrays of PyTorch and NumPy a copy, since every value of theirs is one of float32, too."""
+    if _is_torch(x) and str(x.dtype) in ("torch.float16", "torch.bfloat16"):
+        return _torch_view(x.float())
+    if isinstance(x, (np.ndarray, np.generic)) and x.dtype.name in ("float16", "bfloat16"):
+        return _numpy_view(np.asarray(x).astype(np.float32))
+    found = view(x, name)
+    if found.dtype != "f32":
+        raise InvalidArgument(
+            f"{name} holds {found.dtype}: it must be float32, or float16 or bfloat16 of PyTorch or NumPy, whatever the session's type"
+        )
+    return found
+
+
 def new_like(q: Any, shape: tuple[int, ...]) -> tuple[Any, int]:
-    """A float32 array in the processor's memory of the library that q is of (else of NumPy), and its address."""
+    """A float32 array in the processor's memory, of the same library as q (else NumPy), and its address."""
     if _is_torch(q):
         import torch
 
@@ -143,5 +157,5 @@ def new_like(q: Any, shape: tuple[int, ...]) -> tuple[Any, int]:
 
 
 def given_back(q: Any, out: Any) -> Any:
-    """out where q is: on its device."""
+    """out on the device of q."""
     return out.to(q.device) if _is_torch(q) and q.device.type != "cpu" else out

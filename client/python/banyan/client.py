@@ -26,10 +26,10 @@ from .guard import Guard
 from .items import Answer, Call, Item
 from .spec import Spec
 
-_LOOK = 0.2  # seconds between two looks at a worker that is drained
-_EVENTS_WAIT = 30.0  # seconds of one call that waits for events
-_LAST_CALL_S = 10.0  # that close() waits for calls which shutdown has ended already
-_EMPTY_LOOKS = 10  # sessions let go of a worker soon after its last chunk has gone
+_LOOK = 0.2  # seconds between two looks at a draining worker
+_EVENTS_WAIT = 30.0  # seconds that one call waits for events
+_LAST_CALL_S = 10.0  # that close() waits for calls that shutdown has already ended
+_EMPTY_LOOKS = 10  # sessions release a worker soon after its last chunk is gone
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -46,7 +46,7 @@ def _timeout_ns(seconds: float | None) -> int:
     if seconds is None:
         return 0
     if not seconds > 0:
-        raise InvalidArgument(f"a timeout of {seconds} s: it must be above 0")
+        raise InvalidArgument(f"a timeout must be above 0, not {seconds} s")
     return max(1, int(min(seconds, 1e9) * 1e9))
 
 
@@ -58,14 +58,14 @@ class Client:
     """A connection to a coordinator. Thread-safe; a call releases the interpreter's lock while it waits.
 
     Args:
-        endpoint: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency); where one of several
-            coordinators may serve, all: "tcp://a:7412,tcp://b:7412". None: the environment's BANYAN_ENDPOINT, else
+        endpoint: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency); if the coordinator may run at
+            several addresses, all of them: "tcp://a:7412,tcp://b:7412". None: the environment's BANYAN_ENDPOINT, else
             "nng+tcp://127.0.0.1:7411".
-        token_file: where the token is, if the coordinator wants one.
-        tls_ca: certificates of the authorities that are believed, for "tls://host:7413" and "nng+tls://name:7414".
-        tls_cert, tls_key: a certificate of one's own and its key, if the cluster asks clients for one.
-        timeout: seconds, for calls that state none.
-        connect_timeout: seconds until the first answer must be there; None: as `timeout`.
+        token_file: the file with the token, if the coordinator requires one.
+        tls_ca: CA certificates to trust, for "tls://host:7413" and "nng+tls://name:7414".
+        tls_cert, tls_key: the client's certificate and its key, if the cluster requires one.
+        timeout: seconds, for calls that give none.
+        connect_timeout: seconds to wait for the first answer; None: `timeout`.
 
     >>> with cluster.connect() as client:
     ...     client.cluster().workers[0].state
@@ -123,7 +123,7 @@ class Client:
         return self._guard.closed
 
     def close(self) -> None:
-        """Ends calls under way with Cancelled, lets go of all sessions (they live on in the service) and disconnects."""
+        """Ends calls in progress with Cancelled, releases all sessions (which remain in the service) and disconnects."""
         over = threading.Event()
         if not self._guard.close(over.set):
             return
@@ -143,11 +143,11 @@ class Client:
 
     @property
     def handle(self) -> Any:
-        """The banyan_client, for calls made through call()."""
+        """The banyan_client, for calls through call()."""
         return self._c
 
     def call(self, function: Callable[..., int], *arguments: Any) -> None:
-        """One blocking call of the C library; `function` takes a banyan_error last."""
+        """Makes one blocking call of the C library; the last parameter of `function` is a banyan_error."""
         error = ffi.new("banyan_error *")
         with self._guard.entered():
             code = function(*arguments, error)
@@ -157,13 +157,13 @@ class Client:
     # ---- sessions ----
 
     def create(self, spec: Spec, name: str | None = None, *, floor: int = 0) -> Session:
-        """A new session, empty. name: unique in the cluster; None: none.
+        """Creates an empty session. name: unique in the cluster; None: no name.
 
-        Warns where the cluster has fewer workers than Spec.replicas: each part has as many copies as there are workers then.
+        Warns if the cluster has fewer workers than Spec.replicas: each part then has as many copies as there are workers.
 
-        floor: of a session with Spec.forget that is to begin as if it had forgotten all that no row at or past it sees.
-        Of each layer the rows below SessionInfo.layer_forgotten count, and are refused; what is attached from there on is all
-        that it has.
+        floor: for a session with Spec.forget that begins as if it had forgotten all rows that no row at or past the floor
+        sees. In each layer the rows below SessionInfo.layer_forgotten count but cannot be read; the session holds only what
+        is attached after them.
         """
         c, keep = spec.to_c()
         out = ffi.new("banyan_session **")
@@ -175,7 +175,7 @@ class Client:
         return session
 
     def _warn_of_few_workers(self, replicas: int) -> None:
-        """Not an error: more workers may come, and then get their copies."""
+        """Not an error: more workers may join, and then get their copies."""
         try:
             workers = [w for w in self.cluster().workers if w.state in ("active", "suspect") and not w.draining]
         except BanyanError:
@@ -185,7 +185,7 @@ class Client:
             warnings.warn(f"replicas={replicas}: the cluster has {there} of each part until more workers join", stacklevel=3)
 
     def open(self, session: int | str) -> Session:
-        """The session with this id or name."""
+        """Opens the session with this id or name."""
         out = ffi.new("banyan_session **")
         by_id = isinstance(session, int)
         self.call(lib.banyan_session_open, self._c, session if by_id else 0, ffi.NULL if by_id else _name(str(session)), out)
@@ -200,10 +200,10 @@ class Client:
         self, path: str | os.PathLike[str], name: str | None = None, *, replicas: int | None = None, members: int | None = None,
         chunk_tokens: int | None = None, ttl: float | None = None,
     ) -> Session:  # fmt: skip
-        """A new session from a folder that Session.snapshot has made, of this cluster or another.
+        """Creates a session from a folder written by Session.snapshot, in this or another cluster.
 
-        It has all of the snapshot's tokens and its floor, or there is none. What is None is as in the snapshot. InvalidArgument: the
-        snapshot is damaged or makes no sense; OSError: it cannot be read. Runs banyanctl, as Session.snapshot does.
+        It has all of the snapshot's tokens and its floor, or it is not created. Arguments that are None are as in the snapshot.
+        InvalidArgument: the snapshot is damaged or invalid; OSError: it cannot be read. Runs banyanctl, as Session.snapshot does.
         """
         given = {"name": name, "replicas": replicas, "members": members, "chunk-tokens": chunk_tokens}
         more = [f"--{option}={value}" for option, value in given.items() if value is not None]
@@ -211,7 +211,7 @@ class Client:
         return self.open(int(self._ctl("session", "restore", os.path.abspath(path), *more)["session"], 16))
 
     def sessions(self) -> list[infos.SessionInfo]:
-        """All sessions, without their layers."""
+        """Lists all sessions, without their layers."""
         out = ffi.new("banyan_session_list *")
         self.call(lib.banyan_session_get_list, self._c, out)
         try:
@@ -239,11 +239,11 @@ class Client:
     def attend(
         self, items: Sequence[Item], *, timeout: float | None = None, return_errors: bool = False, traceparent: str | None = None
     ) -> list[Answer[Any]] | list[Answer[Any] | BanyanError]:
-        """Any number of items, of any sessions of this client, in one call.
+        """Computes attention for any number of items, of any sessions of this client, in one call.
 
-        Items fail alone. The first failure is raised, unless `return_errors`: then errors stand where answers would.
-        traceparent: the W3C trace context that the call is a part of; None: OpenTelemetry's current span, in a program that
-        has imported opentelemetry and is in one (docs/operating/tracing.md).
+        A failed item does not fail the others. The first failure is raised, unless `return_errors` is set: then errors take
+        the place of answers. traceparent: the W3C trace context of the call; None: OpenTelemetry's current span, if the
+        program has imported opentelemetry and there is one (docs/operating/tracing.md).
         """
         call = Call(items, traceparent)
         with call.entered:
@@ -253,7 +253,7 @@ class Client:
     def attend_traced(
         self, items: Sequence[Item], *, timeout: float | None = None, traceparent: str | None = None
     ) -> tuple[list[Answer[Any]], infos.Trace]:
-        """attend, and where the call's time went."""
+        """The same as attend, and also returns where the call's time went."""
         call = Call(items, traceparent)
         trace = ffi.new("banyan_trace *")
         with call.entered:
@@ -266,7 +266,7 @@ class Client:
     async def attend_async(
         self, items: Sequence[Item], *, timeout: float | None = None, return_errors: bool = False, traceparent: str | None = None
     ) -> list[Answer[Any] | BanyanError]:
-        """attend for asyncio: many may be under way. Cancelling the task does not take back what it appends."""
+        """The same as attend, for asyncio: many calls may be in progress. Cancelling the task does not undo its appends."""
         loop = asyncio.get_running_loop()
         self._listen(loop)
         call, tag = Call(items, traceparent), next(self._tags)
@@ -300,7 +300,7 @@ class Client:
                     pass  # it was closed just now
 
     def _drain(self) -> None:
-        """Fetches completions, whichever loop they are for, and hands each to its loop."""
+        """Fetches completions of all loops and passes each to its loop."""
         done = ffi.new("banyan_completion[16]")
         with contextlib.suppress(Closed), self._guard.entered():
             while n := lib.banyan_poll(self._c, done, 16):
@@ -315,7 +315,7 @@ class Client:
     # ---- cluster ----
 
     def cluster(self) -> infos.ClusterInfo:
-        """The cluster, its workers, and how near its limits are."""
+        """Reads the state of the cluster, its workers and its limits."""
         out = ffi.new("banyan_cluster_info *")
         self.call(lib.banyan_cluster_get_info, self._c, out)
         try:
@@ -324,7 +324,7 @@ class Client:
             lib.banyan_cluster_info_free(out)
 
     def ping(self) -> float:
-        """Seconds of a round trip to the coordinator."""
+        """Measures a round trip to the coordinator, in seconds."""
         out = ffi.new("uint64_t *")
         self.call(lib.banyan_ping, self._c, out)
         return float(out[0]) / 1e9
@@ -333,11 +333,11 @@ class Client:
         self, term: int = 0, seq: int = 0, *, kinds: Sequence[str] = (), severity: str | None = None, worker: str | None = None,
         session: int | str | None = None, since: float | None = None, max: int = 256, wait: float = 0.0,
     ) -> infos.Events:  # fmt: skip
-        """A page of what has happened: workers that came and went, sessions that lost copies, refusals, with their reasons.
+        """Reads a page of events: workers joining and leaving, sessions losing copies, refusals, each with its reason.
 
-        term and seq: where an earlier page has ended; 0: from the oldest that is kept. kinds: these, or groups of them ("worker").
-        severity: "warn" or "error": and what is worse. session: an id or a name. since: seconds since 1970. wait: seconds, at most
-        50, for the first one. InvalidArgument: no such kind or severity.
+        term and seq: where an earlier page ended; 0: from the oldest event kept. kinds: kinds, or groups of them ("worker").
+        severity: "warn" or "error": this severity or above. session: an id or a name. since: seconds since 1970. wait: how many
+        seconds to wait for the first event, at most 50. InvalidArgument: no such kind or severity.
         """
         words = [ffi.new("char[]", kind.encode()) for kind in kinds]
         options = ffi.new("banyan_events_options *")
@@ -362,10 +362,10 @@ class Client:
         self, *, follow: bool = False, kinds: Sequence[str] = (), severity: str | None = None, worker: str | None = None,
         session: int | str | None = None, since: float | None = None,
     ) -> Iterator[infos.Event]:  # fmt: skip
-        """What has happened, the oldest first; follow: and what comes, until the client is closed (Cancelled or Closed).
+        """Yields events, the oldest first; follow: also new ones, until the client is closed (Cancelled or Closed).
 
-        It goes on over restarts of the coordinator; Unavailable: none has come back within the client's timeout. What was lost
-        meanwhile shows in `term` and `seq`.
+        Continues across restarts of the coordinator; Unavailable: it has not returned within the client's timeout. Gaps in
+        `term` and `seq` show lost events.
 
         >>> with cluster.connect() as client:
         ...     [event.kind for event in client.events(kinds=["worker-joined"])][:1]
@@ -380,17 +380,17 @@ class Client:
             yield from page.events
 
     def create_token(self, name: str, access: str, tenant: str | None = None, life: float | None = None) -> str:
-        """A new token for clients, here and never again (docs/operating/tenants.md).
+        """Creates a token for clients and returns it this once (docs/operating/tenants.md).
 
-        access: read-only, user, operator or admin. life: seconds.
-        An admin's call; the first token must be an admin's. PermissionDenied: this client's token is none.
+        access: read-only, user, operator or admin. life: seconds. For admins; the first token must be an admin's.
+        PermissionDenied: this client's token is not an admin's.
         """
         out = ffi.new("char[65]")
         self.call(lib.banyan_token_create, self._c, _name(name), _name(access), _name(tenant), int(life or 0), out, ffi.NULL)
         return infos.text(out)
 
     def tokens(self) -> list[infos.Token]:
-        """The tokens that there are, without themselves. An admin's call."""
+        """Lists all tokens, without their secrets. For admins."""
         out = ffi.new("banyan_token_list *")
         self.call(lib.banyan_token_get_list, self._c, out)
         try:
@@ -410,11 +410,11 @@ class Client:
             lib.banyan_token_list_free(out)
 
     def revoke_token(self, name: str) -> None:
-        """Nobody comes in with it any more, and connections over which it was shown are closed. An admin's call."""
+        """Revokes a token: clients with it are refused, and connections that used it are closed. For admins."""
         self.call(lib.banyan_token_revoke, self._c, _name(name), 0)
 
     def quarantine(self, worker: str | None = None) -> list[infos.Quarantined]:
-        """What workers hold and the coordinator's store does not know; of one worker, or of all."""
+        """Lists sessions that workers hold and the coordinator's store does not have; of one worker, or of all."""
         out = ffi.new("banyan_quarantine_list *")
         self.call(lib.banyan_quarantine_get_list, self._c, _name(worker), out)
         try:
@@ -424,13 +424,13 @@ class Client:
             lib.banyan_quarantine_list_free(out)
 
     def drop_quarantined(self, worker: str, session: int = 0) -> tuple[int, int]:
-        """Gives up what a worker has in quarantine: one session, or all (0). How many sessions and bytes went."""
+        """Drops one session, or all (0), that a worker has in quarantine. Returns how many sessions and bytes were dropped."""
         sessions, size = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         self.call(lib.banyan_quarantine_drop, self._c, _name(worker), session, sessions, size)
         return int(sessions[0]), int(size[0])
 
     def quotas(self, tenant: str | None = None) -> list[infos.TenantQuotas]:
-        """What tenants may have, and have: all of them for operators and admins, the caller's own for others; or one.
+        """Lists tenants' quotas and their use: of all tenants for operators and admins, of the caller's for others; or of one.
 
         >>> with cluster.connect() as client:
         ...     client.quotas("default")[0].quotas["sessions"].max
@@ -444,9 +444,9 @@ class Client:
             lib.banyan_quota_list_free(out)
 
     def set_quotas(self, tenant: str, **max: int) -> infos.TenantQuotas:
-        """Sets those quotas that are named (as `sessions=10`), at once and for good; 0: no limit. For admins.
+        """Sets the given quotas (such as `sessions=10`), at once and permanently; 0: no limit. For admins.
 
-        What would be more is refused with ResourceExhausted, reason QUOTA.
+        Anything beyond a quota is refused with ResourceExhausted, reason QUOTA.
         """
         wanted = ffi.new("banyan_quota[]", len(max))
         for i, (name, most) in enumerate(max.items()):
@@ -457,10 +457,10 @@ class Client:
         return infos.tenant_quotas(out)
 
     def drain(self, worker: str, reason: str | None = None, wait: bool = False, timeout: float | None = None) -> infos.Drain:
-        """Takes a worker out of use, durably: its chunks move to others while their sessions are used.
+        """Takes a worker out of use, durably: its chunks move to others while their sessions stay in use.
 
-        Returns at once, or with `wait` once the worker has no chunks and can be stopped without loss; after `timeout`
-        seconds of waiting DeadlineExceeded, and the drain goes on. FailedPrecondition: it was resumed meanwhile.
+        Returns at once, or with `wait` once the worker has no chunks and can be stopped without loss. DeadlineExceeded: this
+        took longer than `timeout` seconds; the drain continues. FailedPrecondition: the worker was resumed meanwhile.
         """
         out = ffi.new("banyan_drain *")
         self.call(lib.banyan_worker_drain, self._c, _name(worker), _name(reason), out)
@@ -470,29 +470,29 @@ class Client:
             state = self.drain_state(worker)
             empty = 0 if state.chunks else empty + 1
             if not state.draining:
-                raise FailedPrecondition(f"{worker} is used again: somebody has resumed it")
+                raise FailedPrecondition(f"{worker} is back in use: someone has resumed it")
             if empty and (not state.sessions or empty >= _EMPTY_LOOKS):
                 return state
             if until is not None and time.monotonic() >= until:
-                left = f"{worker} still has {state.chunks} chunks after {timeout} s, and they go on moving"
+                left = f"{worker} still has {state.chunks} chunks after {timeout} s, still moving"
                 raise DeadlineExceeded(f"{left}. Now: {state.stuck}" if state.stuck else left)
             time.sleep(_LOOK)
         return infos.drain(out)
 
     def drain_state(self, worker: str) -> infos.Drain:
-        """How far a worker is that is being drained, or what one has that is not."""
+        """Reads the progress of a drain, or what a worker that is not draining has."""
         out = ffi.new("banyan_drain *")
         self.call(lib.banyan_worker_get_drain, self._c, _name(worker), out)
         return infos.drain(out)
 
     def resume(self, worker: str) -> infos.Drain:
-        """Uses a worker again that was drained. What has moved stays where it is until a rebalance."""
+        """Puts a drained worker back into use. Chunks that have moved away stay there until a rebalance."""
         out = ffi.new("banyan_drain *")
         self.call(lib.banyan_worker_resume, self._c, _name(worker), out)
         return infos.drain(out)
 
     def rebalance(self, dry_run: bool = False) -> infos.Balance:
-        """Moves chunks so that each worker has as much as it is fast, or only says which. Returns at once."""
+        """Moves chunks so that load matches worker speed, or only reports which. Returns at once."""
         out = ffi.new("banyan_balance *")
         self.call(lib.banyan_rebalance, self._c, dry_run, out)
         try:
@@ -512,7 +512,7 @@ def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], error:
     try:
         loop.call_soon_threadsafe(settle)
     except RuntimeError:
-        pass  # the loop is closed: nobody waits
+        pass  # the loop is closed: no one waits
 
 
 @overload
@@ -529,14 +529,14 @@ def _answers(call: Call, return_errors: bool) -> Any:
 
 
 class Session:
-    """A hold on a session: its keys and values live in the service, also after close(). Thread-safe.
+    """A handle of a session, whose keys and values live in the service, even after close(). Thread-safe.
 
-    Made by Client.create, Client.open and Session.fork.
+    Returned by Client.create, Client.open and Session.fork.
     """
 
     def __init__(self, client: Client, c: Any) -> None:
         self.client = client
-        self.guard = Guard("session")  # of calls under way over this hold
+        self.guard = Guard("session")  # for calls in progress on this handle
         self._c = c
         self.id = int(lib.banyan_session_id(c))
         self.spec = specs.from_c(lib.banyan_session_spec(c))
@@ -564,7 +564,7 @@ class Session:
             self.client.call(function, *arguments)
 
     def close(self) -> None:
-        """Lets go of it, once this hold's calls under way have ended; the session lives on. delete() ends it."""
+        """Releases this handle once its calls in progress have ended; the session remains. delete() deletes it."""
         self.guard.close(self._release)
 
     def _release(self) -> None:
@@ -576,7 +576,7 @@ class Session:
             self.close()
 
     def memory(self) -> infos.SessionMemory:
-        """Who holds how much of it. The coordinator looks at all its sessions for this."""
+        """Reads where the session takes memory. The coordinator goes through all its sessions for this."""
         out = ffi.new("banyan_session_memory *")
         self._call(lib.banyan_session_get_memory, self._c, out)
         try:
@@ -585,7 +585,7 @@ class Session:
             lib.banyan_session_memory_free(out)
 
     def info(self) -> infos.SessionInfo:
-        """Its state now. Also takes note of another client's truncate, after which calls are Aborted."""
+        """Reads the session's state. After another client's truncate, calls are Aborted until this has been called."""
         out = ffi.new("banyan_session_info *")
         self._call(lib.banyan_session_get_info, self._c, out)
         try:
@@ -594,11 +594,11 @@ class Session:
             lib.banyan_session_info_free(out)
 
     def snapshot(self, path: str | os.PathLike[str], *, zstd: bool = False) -> infos.Snapshot:
-        """Writes the tokens that all layers have, and the spec, to a new folder; the session goes on meanwhile.
+        """Writes the tokens that all layers have, and the spec, to a new folder while the session stays in use.
 
-        The folder gets its name when all of it is on the disk, or there is none. zstd: each file is compressed. OSError: it
-        cannot be written. FailedPrecondition: the folder exists. Of a session that has forgotten rows it has the others, and
-        the floor. Runs banyanctl, which the wheel brings along (else: in PATH, or BANYAN_BIN); blocks until it has ended.
+        The folder appears only when all of it is on disk. zstd: compress each file. OSError: it cannot be written.
+        FailedPrecondition: the folder exists. If the session has forgotten rows, the snapshot has the others and the floor.
+        Runs banyanctl from the wheel (else from BANYAN_BIN or PATH); blocks until it has ended.
         """
         with self.guard.entered():
             pass
@@ -606,7 +606,7 @@ class Session:
         return infos.snapshot(self.client._ctl("session", "snapshot", f"0x{self.id:016x}", os.path.abspath(path), *more))
 
     def delete(self) -> None:
-        """Destroys the session and everything held for it, and closes this hold."""
+        """Deletes the session and all its data, and closes this handle."""
         self._call(lib.banyan_session_delete, self._c)
         self.close()
 
@@ -615,31 +615,31 @@ class Session:
         self._call(lib.banyan_session_truncate, self._c, length)
 
     def fork(self, length: int | None = None, name: str | None = None) -> Session:
-        """A new session with the first `length` tokens (None: all that every layer has); full chunks are shared.
+        """Creates a session with the first `length` tokens (None: all that every layer has); full chunks are shared.
 
-        With None: Unavailable where workers of the session are away, and nobody knows what they were given last.
+        With None: Unavailable if workers of the session are away, because their last appends are unknown.
         """
         out = ffi.new("banyan_session **")
         if length is None:
             info = self.info()
             if info.unknown_chunks:
-                raise Unavailable(f"the session may have more than {info.length} tokens, at workers that are away: give a length")
+                raise Unavailable(f"the session may have more than {info.length} tokens, on workers that are away: give a length")
             length = info.length
         self._call(lib.banyan_session_fork, self._c, length, _name(name), out)
         return Session(self.client, out[0])
 
     def attach(self, layer: int, first: int, k: Any, v: Any = None, k_scale: Any = None, v_scale: Any = None) -> int:
-        """Sends K and V of a range straight to the workers that are to hold it; returns how many tokens.
+        """Sends K and V of a range directly to the workers that will hold it; returns the number of tokens.
 
-        In any order, from any number of threads; not visible before commit(). v: None where the layer's values lie in its keys.
+        In any order, from any number of threads; not visible before commit(). v: None if the layer's values are part of its keys.
         """
         spec, kind = self.spec, self.spec.kind(layer)
         shape = arrays.view(k, "k").shape
         count, rest = divmod(math.prod(shape), kind.kv_heads * kind.k_dim)
         if count == 0 or rest:
-            raise InvalidArgument(f"k has the shape {list(shape)}, wanted is [tokens, {kind.kv_heads}, {kind.k_dim}]")
+            raise InvalidArgument(f"k has the shape {list(shape)}, not [tokens, {kind.kv_heads}, {kind.k_dim}]")
         if kind.v_in_k and v is not None:
-            raise InvalidArgument("v: this layer's values lie in its keys, so give none")
+            raise InvalidArgument("v must be None: this layer's values are part of its keys")
 
         def memory(x: Any, name: str, dtype: str, *last: int) -> tuple[Any, Any]:
             if kind.v_in_k and name[0] == "v":
@@ -664,12 +664,12 @@ class Session:
         self._call(lib.banyan_commit, self._c, layer, first, count)
 
     def attend(self, layer: int, first: int, q: Any, k: Any = None, v: Any = None, **more: Any) -> Answer[Any]:
-        """One item: see Item."""
+        """Computes one item: see Item."""
         timeout = more.pop("timeout", None)
         return self.client.attend([Item(self, layer, first, q, k, v, **more)], timeout=timeout)[0]
 
     def plan(self) -> infos.Plan:
-        """The tree over which its steps are reduced."""
+        """Reads the tree over which the session's steps are reduced."""
         out = ffi.new("banyan_plan_info *")
         self._call(lib.banyan_session_get_plan, self._c, out)
         try:
@@ -681,9 +681,9 @@ class Session:
         self, steps: int = 1, *, wait: float = 10.0, layer: int | None = None, trace: bool | None = None, mass_bins: int = 0,
         mass_per_head: bool = False,
     ) -> list[infos.WatchedStep]:  # fmt: skip
-        """What its next steps look at and where their time goes, beside the client that makes them.
+        """Watches what the session's next steps attend to and where their time goes; their client is not affected.
 
-        `trace` None: traces are wanted where masses are not.
+        `trace` None: traces if no masses are requested.
         """
         options = ffi.new("banyan_watch_options *")
         options.steps, options.wait_ns = steps, int(wait * 1e9)
@@ -699,12 +699,12 @@ class Session:
 
 
 def quantise(x: Any, kv_type: str) -> tuple[Any, Any]:
-    """Rows of float32 [..., dim] as (codes, scales) of "int8" or "fp8": codes as uint8 or int8, scales [...]."""
+    """Quantises rows of float32 [..., dim] to "int8" or "fp8". Returns (codes, scales): codes as int8 or uint8, scales [...]."""
     import numpy as np
 
     v = arrays.view(x, "x")
     if v.dtype != "f32" or not v.shape:
-        raise InvalidArgument(f"x holds {v.dtype} of shape {list(v.shape)}: rows of float32 are wanted")
+        raise InvalidArgument(f"x holds {v.dtype} of shape {list(v.shape)}: it must hold rows of float32")
     codes = np.empty(v.shape, dtype=np.int8 if kv_type == "int8" else np.uint8)
     scales = np.empty(v.shape[:-1], dtype=np.float32)
     code = lib.banyan_quantise(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls raise: one class a code, with all that the service said."""
+"""Exceptions: one class for each code, with all details from the service."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ._abi import ffi, lib
 
 
 class BanyanError(Exception):
-    """A call that failed. It has changed nothing that a repetition of it would not set right.
+    """A failed call. Repeating it sets right anything that it changed.
 
     Attributes:
-        code: the canonical code, as "NOT_FOUND".
+        code: the canonical code, such as "NOT_FOUND".
         message: one sentence that says what to do.
-        reason: the machine-readable reason, as "HOLE" or "MISSING_RANGE"; "" where there is none.
+        reason: the machine-readable reason, such as "HOLE" or "MISSING_RANGE"; "" if there is none.
         ranges: token ranges concerned, as (first, count).
         worker: the worker concerned, or "".
-        retry_after: reason QUOTA: of a rate, in how many seconds the call may work; 0.0 where that is not known.
+        retry_after: reason QUOTA, for a rate: after how many seconds the call may succeed; 0.0 if unknown.
     """
 
     code = "UNKNOWN"
@@ -67,13 +67,13 @@ class ResourceExhausted(BanyanError):
 
 
 class FailedPrecondition(BanyanError):
-    """Other bytes at a position that is acknowledged; a hole in the context."""
+    """Different bytes at an acknowledged position; a hole in the context."""
 
     code = "FAILED_PRECONDITION"
 
 
 class Aborted(BanyanError):
-    """Overtaken by a truncate or a new layout: ask for the session's state with Session.info and try again."""
+    """Overtaken by a truncate or a new layout: read the session's state with Session.info and try again."""
 
     code = "ABORTED"
 
@@ -91,7 +91,7 @@ class Internal(BanyanError):
 
 
 class Unavailable(BanyanError, ConnectionError):
-    """A worker or the coordinator is not there now: try again."""
+    """A worker or the coordinator cannot be reached now: try again."""
 
     code = "UNAVAILABLE"
 

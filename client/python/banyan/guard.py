@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may use the C client now: calls of any thread, until it is closed, in the process that made it."""
+"""Guards the C client: calls from any thread may use it until it is closed, in the process that created it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from .errors import Closed
 
 
 class Guard:
-    """Holds the calls under way. close() lets no new one in; what it is given runs when the last has left.
+    """Holds the calls in progress. close() lets no new one in; its argument runs when the last one has left.
 
         with guard.entered():
             …                   # a call
 
-    The garbage collector may run anywhere, and end a session or a cache there: in the middle of any of these functions the
-    same thread may call them again. So the lock is one that a thread may take twice, and a call is held before it is asked
-    whether the guard is closed. Ctrl-C, too, may come anywhere, before, in and behind each of them. So calls are held by weak
-    references: whatever ends a call, it has left when nothing refers to it any more; and leave() of one that has not entered
-    does nothing.
+    The garbage collector may run anywhere and close a session or a cache there, so the same thread may call these functions
+    again in the middle of any of them. The lock is therefore reentrant, and a call is held before the guard is checked for
+    being closed. Ctrl-C may also arrive anywhere: before, in and after each of them. So calls are held by weak references:
+    whatever ends a call, it has left when nothing refers to it any more; leave() of a call that has not entered does nothing.
     """
 
     def __init__(self, what: str) -> None:
@@ -39,7 +38,7 @@ class Guard:
 
     @property
     def foreign(self) -> bool:
-        """Whether this process was forked from the one that made it."""
+        """Whether this process was forked from the one that created it."""
         return os.getpid() != self._pid
 
     def entered(self) -> Entered:
@@ -48,7 +47,7 @@ class Guard:
     def enter(self, call: Any) -> None:
         """call: stands for one call; it has left after leave(call), or when nothing refers to it."""
         if self.foreign:
-            raise Closed(f"this {self._what} belongs to another process, which this one was forked from: make a new Client after fork()")
+            raise Closed(f"this {self._what} belongs to the process that this one was forked from: create a new Client after fork()")
         try:
             with self._lock:
                 self._calls.add(weakref.ref(call, self._left))
@@ -75,7 +74,7 @@ class Guard:
             last()
 
     def close(self, last: Callable[[], None]) -> bool:
-        """last: runs now, or in the thread of the last call under way. False: closed already, or of another process."""
+        """last: runs now, or in the thread of the last call in progress. False: already closed, or of another process."""
         if self.foreign:
             return False
         with self._lock:
@@ -90,7 +89,7 @@ class Guard:
 
 
 class Entered:
-    """A context manager: a call is under way over all of these. enter() raises Closed where one is."""
+    """A context manager: a call is in progress over all of these. enter() raises Closed where one is closed."""
 
     __slots__ = ("__weakref__", "_guards")
 

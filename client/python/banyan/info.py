@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the service says of itself: plain values, copied out of the C structures."""
+"""Information from the service: plain values, copied out of the C structures."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def text(c: Any) -> str:
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """A session's state. `length` is that of its shortest layer; what is of layers, and `members`, are empty in lists.
+    """A session's state. `length` is that of its shortest layer; fields about layers, and `members`, are empty in lists.
 
-    forgotten: its floor; no truncate or fork goes further back, but to 0 (Spec.forget). layer_forgotten: of each layer the
-    first row that is not forgotten. unknown_chunks: of which nobody knows what was appended last, as their workers have been
+    forgotten: its floor; truncates and forks cannot go further back, except to 0 (Spec.forget). layer_forgotten: each layer's
+    first row that is not forgotten. unknown_chunks: chunks whose last appends are unknown, because their workers have been
     away since the coordinator's start; there may be more tokens than `length`.
     """
 
@@ -39,7 +39,7 @@ class SessionInfo:
     epoch: int
     forgotten: int
     layer_forgotten: tuple[int, ...]
-    tenant: str = ""  # whose it is; said to operators and admins only
+    tenant: str = ""  # its owner; only for operators and admins
     unknown_chunks: int = 0
 
 
@@ -57,8 +57,8 @@ def session_info(c: Any) -> SessionInfo:
 
 @dataclass(frozen=True)
 class SessionMemory:
-    """bytes: one copy of each row; shared_bytes: of these, what other sessions have, too (forks). holdings: by worker, all
-    copies that it has.
+    """bytes: one copy of each row; shared_bytes: of these, bytes shared with other sessions (forks). holdings: bytes of all
+    copies by worker.
     """
 
     bytes: int
@@ -96,14 +96,14 @@ class WorkerInfo:
     seen_bandwidth: int
     cold_bytes: int
     version: str
-    no_device: str  # why it computes on its processor, though it was to look for a device; "": nothing to say
+    no_device: str  # why a worker with --device auto uses its processor; "": no reason to report
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What may be had at once of something. `flag` raises it ("": none does); `refused`: how often it was reached.
+    """How much of something may be in use at once. `flag` raises it ("": none does); `refused`: how often it was reached.
 
-    `worker`: of workers' limits, the one that is nearest to it; else "".
+    `worker`: for a limit of workers, the one closest to it; else "".
     """
 
     name: str
@@ -138,8 +138,8 @@ class ClusterInfo:
     audit_skipped: int
     endpoints: tuple[str, ...]
     needs_token: bool
-    tenant: str  # whose sessions this client sees
-    access: str  # and what its token permits: read-only, user, operator or admin
+    tenant: str  # the tenant of this client
+    access: str  # the access of its token: read-only, user, operator or admin
 
 
 def cluster_info(c: Any) -> ClusterInfo:
@@ -170,7 +170,7 @@ def cluster_info(c: Any) -> ClusterInfo:
 
 @dataclass(frozen=True)
 class Token:
-    """A token for clients, without itself. Times are seconds since 1970; expires 0: never; used 0: not yet."""
+    """A token for clients, without its secret. Times are seconds since 1970; expires 0: never; used 0: not yet."""
 
     id: int
     name: str
@@ -183,7 +183,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Quarantined:
-    """What a worker holds and the coordinator's store does not know."""
+    """A session that a worker holds and the coordinator's store does not have."""
 
     worker: str
     session: int
@@ -194,7 +194,7 @@ class Quarantined:
 
 @dataclass(frozen=True)
 class Quota:
-    """What a tenant may have of something (0: no limit), and has; `refused`: times, since the coordinator's start."""
+    """A tenant's limit (0: none) and use of something; `refused`: how often, since the coordinator's start."""
 
     max: int
     used: int
@@ -216,9 +216,9 @@ def tenant_quotas(t: Any) -> TenantQuotas:
 
 @dataclass(frozen=True)
 class Event:
-    """What has happened in the cluster, at `time` (seconds since 1970), and what it is about.
+    """An event in the cluster, at `time` (seconds since 1970), with the worker and session concerned.
 
-    (term, seq) rises, also over restarts of the coordinator. `count`: of events that this one stands for.
+    (term, seq) rises, also across restarts of the coordinator. `count`: how many events this one stands for.
     """
 
     term: int
@@ -236,9 +236,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Events:
-    """A page of events. `term` and `seq`: where the next one goes on; `more`: it would find some at once.
+    """A page of events. `term` and `seq`: where the next page continues; `more`: it would find events at once.
 
-    `anew`: the coordinator has started anew since then; `lost`: so many events are not kept any more.
+    `anew`: the coordinator has restarted since then; `lost`: how many events are no longer kept.
     """
 
     events: tuple[Event, ...]
@@ -261,7 +261,7 @@ def events(c: Any) -> Events:
 
 @dataclass(frozen=True)
 class Drain:
-    """How far a worker is that is being emptied. `stuck`: why nothing moves now; "": it does, or nothing is left."""
+    """The progress of a drain. `stuck`: why nothing moves now; "": chunks are moving, or none are left."""
 
     draining: bool
     chunks: int
@@ -276,7 +276,7 @@ def drain(c: Any) -> Drain:
 
 @dataclass(frozen=True)
 class ChunkMove:
-    """Of a balance: the chunk that begins at token `first` goes from one worker to another."""
+    """A move of a rebalance: the chunk that begins at token `first` goes from one worker to another."""
 
     session: int
     first: int
@@ -287,7 +287,7 @@ class ChunkMove:
 
 @dataclass(frozen=True)
 class Balance:
-    """What moves, or would: `chunks` and `bytes` in all, of which `moves` has the first 1024."""
+    """What moves or would move: `chunks` and `bytes` in total; `moves` has the first 1024."""
 
     chunks: int
     bytes: int
@@ -371,7 +371,7 @@ def trace(c: Any) -> Trace:
 
 @dataclass(frozen=True)
 class Mass:
-    """Which part of a row's attention each part of the context took.
+    """The share of a row's attention that each part of the context received.
 
     `bin` is [rows, heads, bins], bin b holds positions [b * bin_tokens, (b + 1) * bin_tokens) below `visible`;
     `worker` is [rows, heads, workers]; `sink` is [rows, heads]. bin + sink = worker + sink = 1.
@@ -407,7 +407,7 @@ def mass(c: Any) -> Mass:
 
 @dataclass(frozen=True)
 class WatchedStep:
-    """One of a session's last steps, as an operator sees it; missing: tokens that a partial answer left out."""
+    """One of a session's recent steps, as operators see it; missing: tokens that a partial answer lacked."""
 
     step: int
     layer: int
@@ -431,8 +431,8 @@ def watched(c: Any) -> WatchedStep:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot that was made. tokens: of each layer; longest_layer: of the session's longest, which may have more; bytes:
-    of keys and values; stored_bytes: of the files; forgotten: the session's floor, which a restored one has too."""
+    """A snapshot. tokens: of each layer; longest_layer: tokens of the session's longest layer, which may have more; bytes: of keys
+    and values; stored_bytes: of the files; forgotten: the session's floor, which a restored session also has."""
 
     path: str
     tokens: int

@@ -21,22 +21,22 @@ ArrayT = TypeVar("ArrayT")
 
 @dataclass
 class Item:
-    """One layer's attention for some rows of a session; appends k and v first where they are given.
+    """One layer's attention for some rows of a session; appends k and v first if they are given.
 
     Attributes:
-        session, layer: whose.
+        session, layer: the session and its layer.
         first: position of the first row.
-        q: float32, [rows, q_heads, k_dim] of the layer.
-        k, v: of the session's type, [rows, kv_heads, k_dim] and [rows, kv_heads, v_dim]: appended at `first`. Both or none;
-            k alone where the layer's values lie in its keys.
-        k_scale, v_scale: float32, [rows, kv_heads], of int8 and fp8 sessions.
-        visible: rows see keys below it only; 0: up to their own position, or as the layer's mask says.
-        block: (first, count): rows at these positions see each other, later ones too; count 0: none.
-        lse: whether the answer carries the rows' log-sum-exp.
-        allow_partial: where tokens are lost, an answer over those that are left is taken; Answer.missing says which it lacks.
-            Without it that is an error (DataLoss, Unavailable). At most 4096 rows and 16 MiB.
-        mass_bins: attention masses over so many stretches of the context; 0: none. mass_per_head: of each query head.
-        traceparent: the W3C trace context of what this item is a part of; None: as the call says.
+        q: float32, or float16 or bfloat16 (widened exactly), [rows, q_heads, k_dim] of the layer.
+        k, v: of the session's type, [rows, kv_heads, k_dim] and [rows, kv_heads, v_dim]: appended at `first`. Both or neither;
+            only k if the layer's values are part of its keys.
+        k_scale, v_scale: float32, [rows, kv_heads], for int8 and fp8 sessions.
+        visible: rows see only keys below it; 0: up to their own position, or as the layer's mask says.
+        block: (first, count): rows at these positions see each other, also later ones; count 0: none.
+        lse: whether the answer includes the rows' log-sum-exp.
+        allow_partial: if tokens are missing, accept an answer over the others; Answer.missing lists the missing ones.
+            Otherwise this is an error (DataLoss, Unavailable). At most 4096 rows and 16 MiB.
+        mass_bins: the most bins of attention masses to divide the context into; 0: none. mass_per_head: for each query head.
+        traceparent: the W3C trace context of this item; None: the call's.
     """
 
     session: Session
@@ -58,17 +58,17 @@ class Item:
 
 @dataclass(frozen=True)
 class Answer(Generic[ArrayT]):
-    """What an item got.
+    """The answer to an item.
 
     Attributes:
-        o: float32, [rows, q_heads, v_dim], of the library that q was of.
-        lse: float32, [rows, q_heads], where it was asked for: -inf where a row saw no key.
+        o: float32, [rows, q_heads, v_dim], an array of the same library as q.
+        lse: float32, [rows, q_heads], if requested: -inf for a row that saw no key.
         length: of the layer after the step.
-        digest: the plan digest: same data, same request, same digest, same bits.
-        mass: where it was asked for.
-        missing: of an item with allow_partial, the tokens that its rows together would have seen and have not, as
-            (first, count), ascending; empty: the answer is whole. None: it was not allowed, so the answer is whole.
-        seen: of such an item, how many tokens its rows together saw.
+        digest: the plan digest: the same data, request and digest give the same bits.
+        mass: the attention masses, if requested.
+        missing: for an item with allow_partial, the tokens that its rows together should have seen but did not, as
+            (first, count), ascending; empty: the answer is complete. None: partial answers were not allowed.
+        seen: for such an item, how many tokens its rows together saw.
     """
 
     o: ArrayT
@@ -81,7 +81,7 @@ class Answer(Generic[ArrayT]):
 
 
 class Call:
-    """The C side of one call: lives until it has ended. Outputs belong to it until then."""
+    """The C side of one call: lives until the call has ended. Outputs belong to it until then."""
 
     def __init__(self, items: Sequence[Item], traceparent: str | None = None) -> None:
         self.items = items
@@ -115,14 +115,12 @@ class Call:
         spec = item.session.spec
         kind = spec.kind(item.layer)
         row = kind.q_heads * kind.k_dim
-        q = arrays.view(item.q, "q")
+        q = arrays.widened(item.q, "q")
         count = 1
         for n in q.shape:
             count *= n
-        if q.dtype != "f32":
-            raise InvalidArgument(f"q holds {q.dtype}: float32 is wanted, whatever the session's type")
         if count == 0 or count % row or (len(q.shape) != 1 and q.shape[-2:] != (kind.q_heads, kind.k_dim)):
-            raise InvalidArgument(f"q has the shape {list(q.shape)}, wanted is [rows, {kind.q_heads}, {kind.k_dim}]")
+            raise InvalidArgument(f"q has the shape {list(q.shape)}, not [rows, {kind.q_heads}, {kind.k_dim}]")
         rows = count // row
         self._keep.append(q.keep)
         c.session = item.session.handle
@@ -133,9 +131,9 @@ class Call:
             raise InvalidArgument(f"first {item.first!r}, visible {item.visible!r}, block {item.block!r}: {error}") from None
         c.q = ffi.cast("float *", q.address)
         if kind.v_in_k and item.v is not None:
-            raise InvalidArgument("v: this layer's values lie in its keys, so give none")
+            raise InvalidArgument("v must be None: this layer's values are part of its keys")
         if not kind.v_in_k and (item.k is None) != (item.v is None):
-            raise InvalidArgument("k and v: both or none")
+            raise InvalidArgument("give both k and v, or neither")
         if item.k is not None:
             self._fill_rows(c, item, kind, rows)
         o, address = arrays.new_like(item.q, (rows, kind.q_heads, kind.v_dim))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster on this machine, for notebooks and tests: real daemons, ended with the object or the interpreter.
+"""A cluster on this machine, for notebooks and tests: real daemons that stop with the object or the interpreter.
 
-An interpreter that is killed ends nothing itself. So the daemons' standard input is a pipe that only this process holds
-open, and they leave when it ends (--stop-on-eof), whatever ended the process. PR_SET_PDEATHSIG would not do: it goes by
-the thread that started them.
+A killed interpreter cannot stop anything itself. The daemons' standard input is therefore a pipe that only this process
+holds open, and they stop when it closes (--stop-on-eof), however the process ended. PR_SET_PDEATHSIG would not do: it
+depends on the thread that started them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _stop_all() -> None:
 
 
 def _let_go_all() -> None:
-    """In a process that was forked: it must not keep its parent's daemons alive."""
+    """In a forked process: it must not keep its parent's daemons alive."""
     for cluster in list(_clusters):
         cluster._let_go()
 
@@ -45,17 +45,17 @@ os.register_at_fork(after_in_child=_let_go_all)
 
 
 class LocalCluster:
-    """A coordinator and workers in a folder of their own, on unix sockets and loopback.
+    """A coordinator and workers in their own folder, on unix sockets and loopback.
 
-    The daemons end with stop(), with the `with` block, or with this process, also when that is killed; then a temporary
-    folder stays. In a process that is forked from this one the object is of no use.
+    The daemons stop with stop(), with the `with` block, or with this process, even if it is killed; then a temporary
+    folder stays behind. The object cannot be used in a process forked from this one.
 
     Args:
-        workers: how many worker processes.
-        memory: of each, as banyan-worker --memory understands it.
-        threads: compute threads of each; 0: the cores, shared out.
+        workers: number of worker processes.
+        memory: for each, in the format of banyan-worker --memory.
+        threads: compute threads for each; 0: the cores divided between them.
         folder: for store, sockets and logs, kept afterwards; None: a temporary one, removed at the end.
-        coordinator_args, worker_args: more arguments of the daemons.
+        coordinator_args, worker_args: further arguments for the daemons.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class LocalCluster:
         self.stop()
 
     def connect(self, **options: Any) -> Client:
-        """A new client: see Client."""
+        """Connects a new client: see Client."""
         return Client(self.endpoint, **options)
 
     def start_coordinator(self) -> None:
-        """Starts it, again on the same store after it was stopped or killed."""
+        """Starts the coordinator, on the same store after it was stopped or killed."""
         self._start(
             "coordinator", "banyan-coordinator", f"--listen={self.endpoint}", f"--store={self.folder}/store.db",
             f"--secret-file={self.folder}/secret", *self._coordinator_args,
@@ -135,17 +135,17 @@ class LocalCluster:
             time.sleep(0.005)
 
     def pid(self, name: str) -> int:
-        """Of "coordinator" or "worker-0", "worker-1", …"""
+        """The process of "coordinator" or "worker-0", "worker-1", …"""
         return self._processes[name].pid
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and waits until it is gone."""
+        """Kills a daemon (SIGKILL) and waits until it is gone."""
         process = self._processes[name]
         process.kill()
         process.wait()
 
     def stop(self) -> None:
-        """Ends the daemons; what they held is gone, unless `folder` was given: then the store is kept."""
+        """Stops the daemons; their data is gone, unless `folder` was given: then the store is kept."""
         if os.getpid() != self._pid:
             return
         processes, self._processes = list(self._processes.values()), {}
@@ -169,7 +169,7 @@ class LocalCluster:
             os.close(end)
 
     def ready(self, name: str) -> dict[str, Any]:
-        """What the daemon wrote when it was ready: endpoints, pid."""
+        """The daemon's ready file: endpoints and pid."""
         found: dict[str, Any] = json.loads((self.folder / f"{name}.json").read_text())
         return found
 

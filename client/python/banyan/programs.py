@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Banyan's programs: where they are, and what banyanctl says."""
+"""Finds Banyan's programs and runs banyanctl."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _LOCAL_FILE = 11
 
 
 def find(name: str) -> str:
-    """A program: in BANYAN_BIN, in the wheel, or in PATH."""
+    """Finds a program in BANYAN_BIN, in the wheel, or in PATH."""
     named = os.environ.get("BANYAN_BIN")
     for folder in [Path(named)] if named else [_HERE / "_bin"]:
         if (folder / name).is_file():
             return str(folder / name)
     found = None if named else shutil.which(name)
     if found is None:
-        where = f" in {named}, which BANYAN_BIN names: unset that" if named else ": install the wheel"
-        raise _Unavailable(f"{name} was not found{where}, or set BANYAN_BIN to the folder that holds it")
+        where = f" in {named}, the folder of BANYAN_BIN: unset it" if named else ": install the wheel"
+        raise _Unavailable(f"{name} was not found{where}, or set BANYAN_BIN to the folder that contains it")
     return found
 
 
@@ -50,7 +50,7 @@ def _error(exit_code: int, said: str) -> Exception:
 
 
 def ctl(*arguments: str) -> Any:
-    """What a command of banyanctl answers. Interrupted, it is told so and cleans up before the interrupt goes on."""
+    """Runs a banyanctl command and returns its answer. An interrupt is passed on, so that it cleans up first."""
     process = subprocess.Popen(
         [find("banyanctl"), "--json", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         errors="replace",
@@ -66,4 +66,4 @@ def ctl(*arguments: str) -> Any:
     try:
         return json.loads(out)
     except ValueError:
-        raise BanyanError(f"banyanctl answered what is no JSON: {out[:200]!r}", code="INTERNAL") from None
+        raise BanyanError(f"banyanctl did not answer with JSON: {out[:200]!r}", code="INTERNAL") from None

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ._abi import ffi
 from .errors import InvalidArgument
 
@@ -19,7 +21,7 @@ _KIND_NUMBERS = ("q_heads", "kv_heads", "k_dim", "v_dim", "scale", "soft_cap", "
 
 @dataclass(frozen=True)
 class Kind:
-    """What layers of one kind have in common.
+    """The heads, dimensions and mask of one kind of layer.
 
     Attributes:
         q_heads, kv_heads: query heads, a multiple of the heads of K and V.
@@ -27,10 +29,10 @@ class Kind:
         scale: of the logits; 0: 1 / sqrt(k_dim).
         soft_cap: logits become cap * tanh(x / cap); 0: none.
         window: positions that a row sees, its own included; 0: all.
-        mask_chunk: the row at p sees keys from p - p % mask_chunk on; 0: all.
-        not_causal: rows see later keys, too.
-        v_in_k: V is the first v_dim elements of K (MLA): v is None everywhere, K alone is held.
-        alibi: a slope for each query head, or nothing.
+        mask_chunk: the row at p sees keys from p - p % mask_chunk onwards; 0: all.
+        not_causal: rows also see later keys.
+        v_in_k: V is the first v_dim elements of K (MLA): v is None everywhere, and only K is held.
+        alibi: a slope for each query head, or empty.
     """
 
     q_heads: int
@@ -50,28 +52,28 @@ class Kind:
 
     @property
     def group(self) -> int:
-        """Query heads of one head of K and V."""
+        """The number of query heads for each head of K and V."""
         return self.q_heads // self.kv_heads
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The specification of a session; it never changes. Layers are alike, or each is of one of `kinds`.
+    """The specification of a session; it never changes. Layers are alike, or each has one of `kinds`.
 
     Attributes:
-        layers: how many attention layers.
-        q_heads … v_in_k, alibi: as in Kind, where layers are alike.
-        sinks: the logit of an attention sink for each query head, or nothing; where layers are alike.
-        kv_type: how K and V are held: "f32", "f16", "bf16", "int8" or "fp8".
+        layers: number of attention layers.
+        q_heads … v_in_k, alibi: as in Kind, if layers are alike.
+        sinks: the logit of an attention sink for each query head, or empty; if layers are alike.
+        kv_type: the type of stored K and V: "f32", "f16", "bf16", "int8" or "fp8".
         chunk_tokens: the unit of placement; 0: 256.
-        members: workers to use; 0: as few as the length deserves.
+        members: workers to use; 0: as few as the length requires.
         idle_ttl: seconds without use after which the service deletes the session; 0: never.
-        kinds: where layers differ.
-        layer_kind: for each layer which of `kinds`; None: it holds nothing in the service.
-        shares: for each layer the lower layer whose K and V it reads, or None; empty: none does.
-        layer_sinks: for each layer its sinks, or nothing; empty: none has any.
-        replicas: workers that hold each part, 1 to 3: the loss of all but one of them loses nothing; 0: 1.
-        forget: 0: all is kept; n: what windows have left behind is given back, but what a truncate by n tokens needs.
+        kinds: the kinds of layers, if layers differ.
+        layer_kind: for each layer its index in `kinds`; None: it holds nothing in the service.
+        shares: for each layer the lower layer whose K and V it reads, or None; empty: no layer does.
+        layer_sinks: for each layer its sinks, or empty; empty: no layer has any.
+        replicas: workers that hold each part, 1 to 3: losing all but one of them loses nothing; 0: the coordinator's choice.
+        forget: 0: keep everything; n: forget rows that windows have left behind, except those that a truncate by n tokens needs.
 
     >>> Spec(layers=2, q_heads=8, kv_heads=2, k_dim=64).kind(1).group
     4
@@ -111,7 +113,7 @@ class Spec:
         for name, wanted in (("layer_kind", bool(self.kinds)), ("shares", False), ("layer_sinks", False)):
             values = getattr(self, name)
             if len(values) != self.layers and (values or wanted):
-                raise InvalidArgument(f"{len(values)} entries of {name} for {self.layers} layers: one for each is wanted")
+                raise InvalidArgument(f"{len(values)} entries of {name} for {self.layers} layers: give one for each")
         for layer, kind in enumerate(self.layer_kind):
             if kind is not None and not 0 <= kind < len(self.kinds):
                 raise InvalidArgument(f"layer {layer} is of kind {kind}: there are {len(self.kinds)} kinds")
@@ -121,18 +123,30 @@ class Spec:
 
     @property
     def table(self) -> tuple[Kind | None, ...]:
-        """The kind of each layer; None: it holds nothing in the service."""
+        """The kind of each layer; None: the layer holds nothing in the service."""
         found: tuple[Kind | None, ...] = self._table  # type: ignore[attr-defined]
         return found
 
     def kind(self, layer: int) -> Kind:
-        """What layer `layer` is."""
+        """The kind of layer `layer`."""
         if not isinstance(layer, int) or not 0 <= layer < self.layers:
             raise InvalidArgument(f"layer {layer!r}: this session has {self.layers} layers, 0 to {self.layers - 1}")
         found = self.table[layer]
         if found is None:
             raise InvalidArgument(f"layer {layer} holds nothing in the service")
         return found
+
+    def matches(self, other: Spec) -> bool:
+        """Whether sessions with the one and the other hold the same: layers, types, masks, sharing, sinks.
+
+        Session.spec is never == the Spec that the session was created with: the service fills in defaults and holds numbers as
+        float32. Here numbers count as float32, a default as what it stands for, and layers by what they are, however they were
+        written. How a session is held (chunk_tokens, members, idle_ttl, forget, replicas) does not count.
+
+        >>> Spec(layers=2, q_heads=8, kv_heads=2, k_dim=64).matches(Spec(layers=2, q_heads=8, kv_heads=2, k_dim=64, scale=0.125))
+        True
+        """
+        return difference(self, other) == ""
 
     @property
     def scaled(self) -> bool:
@@ -184,7 +198,7 @@ def _floats(values: Sequence[float], count: int, name: str, keep: list[Any]) -> 
     if len(values) == 0:
         return ffi.NULL
     if len(values) != count:
-        raise InvalidArgument(f"{len(values)} {name} for {count} query heads: one for each is wanted")
+        raise InvalidArgument(f"{len(values)} {name} for {count} query heads: give one for each")
     keep.append(ffi.new("float[]", [float(x) for x in values]))
     return keep[-1]
 
@@ -219,12 +233,51 @@ def from_c(c: Any) -> Spec:
     return Spec(**common, kinds=kinds, layer_kind=layer_kind, shares=_indices(c.shares, c.layers), layer_sinks=sinks)
 
 
+def _single(x: float) -> float:
+    return float(ffi.cast("float", x))
+
+
+def _held(kind: Kind) -> dict[str, Any]:
+    """A kind's fields as the service holds them."""
+    said: dict[str, Any] = {name: getattr(kind, name) for name in _KIND_NUMBERS}
+    said["scale"] = _single(kind.scale) if kind.scale > 0 else float(np.float32(1) / np.sqrt(np.float32(kind.k_dim)))
+    said["soft_cap"] = _single(kind.soft_cap)
+    said["alibi"] = tuple(map(_single, kind.alibi))
+    return said
+
+
+def _sinks_of(spec: Spec, layer: int) -> tuple[float, ...]:
+    own = spec.layer_sinks[layer] if spec.layer_sinks else () if spec.kinds else spec.sinks
+    return tuple(map(_single, own))
+
+
+def difference(found: Spec, wanted: Spec) -> str:
+    """What a session with the one holds otherwise than one with the other, for messages; "": nothing (Spec.matches)."""
+    for name in ("layers", "kv_type"):
+        if getattr(found, name) != getattr(wanted, name):
+            return f"it has {name} {getattr(found, name)}, not {getattr(wanted, name)}"
+    for layer, (a, b) in enumerate(zip(found.table, wanted.table)):
+        if a is None or b is None:
+            if a is not b:
+                return f"layer {layer} is held by the {'service' if b is None else 'client'} there"
+            continue
+        there, here = _held(a), _held(b)
+        for name, value in here.items():
+            if there[name] != value:
+                return f"layer {layer} has {name} {there[name]}, not {value}"
+        if (found.shares[layer] if found.shares else None) != (wanted.shares[layer] if wanted.shares else None):
+            return f"layer {layer} reads another layer's keys there"
+        if _sinks_of(found, layer) != _sinks_of(wanted, layer):
+            return f"layer {layer} has other attention sinks"
+    return ""
+
+
 PLACEMENT = ("chunk_tokens", "members", "idle_ttl", "forget", "replicas")
 
 
 def check_placement(given: Iterable[str]) -> None:
-    """Refuses what is no field of Spec about how a session is held; for callers that know its layers themselves."""
+    """Rejects names that are not placement fields of Spec; for callers that set a session's layers themselves."""
     for name in given:
         if name not in PLACEMENT:
             near = difflib.get_close_matches(name, PLACEMENT, 1)
-            raise TypeError(f"{name!r} is unknown: " + (f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PLACEMENT)}"))
+            raise TypeError(f"{name!r} is unknown: " + (f"did you mean {near[0]!r}?" if near else f"use {', '.join(PLACEMENT)}"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which trace a call belongs to: what its caller says, else OpenTelemetry's current span, where a program uses that."""
+"""Finds the trace of a call: what its caller says, else OpenTelemetry's current span, if the program uses it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def current() -> str | None:
-    """The W3C traceparent of OpenTelemetry's current span. None: there is none, or nobody has imported opentelemetry."""
+    """The W3C traceparent of OpenTelemetry's current span. None: there is none, or opentelemetry is not imported."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None

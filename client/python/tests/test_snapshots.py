@@ -21,7 +21,7 @@ def test_snapshots(client, rng, tmp_path):
     made = session.snapshot(tmp_path / "plain")
     assert made.path == str(tmp_path / "plain") and made.tokens == made.longest_layer == 100
     assert made.files == 2 and made.bytes == k.nbytes * 2 + v.nbytes * 2 and made.stored_bytes >= made.bytes
-    with pytest.raises(banyan.FailedPrecondition, match="exists already"):
+    with pytest.raises(banyan.FailedPrecondition, match="already exists"):
         session.snapshot(tmp_path / "plain")
     packed = session.snapshot(tmp_path / "packed", zstd=True)
     assert packed.bytes == made.bytes and packed.stored_bytes != made.stored_bytes

@@ -42,7 +42,7 @@ async function askOnce(path, query) {
         });
         body = await response.json();
     } catch (error) {
-        throw new ApiError(0, response ? 'its answer was cut off' : 'no answer');
+        throw new ApiError(0, response ? 'the answer was cut off' : 'no answer');
     }
     if (response.status === 401) {
         const now = sessionStorage.getItem(KEY);

@@ -31,18 +31,18 @@ export function events(parent, page, {tall}) {
         }
         list.hidden = shown === 0;
         empty.hidden = shown > 0;
-        setText(empty, list.children.length ? 'No event is so severe.' : 'Nothing has happened yet.');
+        setText(empty, list.children.length ? 'No events at this severity.' : 'No events yet.');
     }
     const polling = poll(async () => {
         const answer = await page.ask('events', {after: seq, limit: 200, ...(term ? {term} : {})}).catch((error) => {
-            if (error.status === 404) setText(empty, 'This coordinator tells no events.');
+            if (error.status === 404) setText(empty, 'This coordinator has no events.');
             throw error;
         });
         if (answer.anew) seq = 0; // another life of the coordinator: its numbers are others
         const fresh = answer.events;
         if (fresh.length) {
             if (seq && fresh[0].seq > seq + 1 && list.children.length)
-                list.prepend(h('li', {'data-rank': 0}, h('span'), h('div', {class: 'what muted'}, `${count(fresh[0].seq - seq - 1)} events went by unseen`)));
+                list.prepend(h('li', {'data-rank': 0}, h('span'), h('div', {class: 'what muted'}, `${count(fresh[0].seq - seq - 1)} events were missed`)));
             list.prepend(...fresh.map(item).reverse());
             while (list.children.length > KEPT) list.lastChild.remove();
             const worst = fresh.filter((e) => rank(e.severity) > 0).pop();

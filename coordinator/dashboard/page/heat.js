@@ -27,11 +27,11 @@ function rowsOf(steps) {
 
 export function heat(parent) {
     const element = h('canvas', {'aria-hidden': 'true'}), said = h('output', {class: 'said', 'aria-live': 'polite'});
-    const box = h('div', {class: 'draw', tabindex: '0', role: 'group', 'aria-roledescription': 'heat map', 'aria-label': 'Attention mass over the context, a row a layer; arrows read it', onkeydown: key, onpointermove: point, onpointerleave: () => at(null)}, element);
+    const box = h('div', {class: 'draw', tabindex: '0', role: 'group', 'aria-roledescription': 'heat map', 'aria-label': 'Attention mass over the context, one row per layer; arrow keys read it', onkeydown: key, onpointermove: point, onpointerleave: () => at(null)}, element);
     const most = h('span'), least = h('span'), even = h('span');
     const scale = h('div', {class: 'scale', hidden: true}, least, h('span', {class: 'ramp', 'aria-hidden': 'true'}), most, even);
     const table = h('tbody');
-    const other = h('details', {hidden: true}, h('summary', {}, 'As a table: where each layer looked most'), h('div', {class: 'scroll'}, h('table', {}, h('thead', {}, h('tr', {}, ['Layer', 'Step', 'Most', 'Second', 'Third', 'Sink'].map((t) => h('th', {scope: 'col'}, t)))), table)));
+    const other = h('details', {hidden: true}, h('summary', {}, 'Table: highest attention of each layer'), h('div', {class: 'scroll'}, h('table', {}, h('thead', {}, h('tr', {}, ['Layer', 'Step', 'Highest', 'Second', 'Third', 'Sink'].map((t) => h('th', {scope: 'col'}, t)))), table)));
     parent.append(scale, box, said, other);
     let rows = [], mean = [], largest = 0, cell = null, geometry = null;
 

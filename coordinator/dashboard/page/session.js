@@ -18,8 +18,8 @@ function panel(main, id, title, ...controls) {
 function holders(parent) {
     const element = h('canvas', {'aria-hidden': 'true'}), body = h('tbody'), note = h('p', {class: 'muted small'});
     const box = h('div', {class: 'draw', role: 'img'}, element);
-    parent.append(h('div', {class: 'key'}, h('span', {}, h('i', {class: 'swatch compute'}), 'computes'), h('span', {}, h('i', {class: 'swatch wait'}), 'has a copy'), h('span', {class: 'state-bad'}, '✕ nobody has it')), box, note,
-        h('details', {}, h('summary', {}, 'As a table'), h('div', {class: 'scroll'}, h('table', {}, h('thead', {}, h('tr', {}, ['Worker', 'Computes', 'Chunks', 'Share', 'Its ranges', 'Copies of'].map((t) => h('th', {scope: 'col'}, t)))), body))));
+    parent.append(h('div', {class: 'key'}, h('span', {}, h('i', {class: 'swatch compute'}), 'computes'), h('span', {}, h('i', {class: 'swatch wait'}), 'has a copy'), h('span', {class: 'state-bad'}, '✕ lost')), box, note,
+        h('details', {}, h('summary', {}, 'Table'), h('div', {class: 'scroll'}, h('table', {}, h('thead', {}, h('tr', {}, ['Worker', 'Computes', 'Chunks', 'Share', 'Ranges', 'Copies'].map((t) => h('th', {scope: 'col'}, t)))), body))));
     let session = null;
     function draw() {
         if (!session?.end) return;
@@ -61,7 +61,7 @@ function holders(parent) {
     return {draw, update(next) {
         session = next;
         const all = session.holders.reduce((sum, lane) => sum + lane.tokens, 0) || 1;
-        box.setAttribute('aria-label', `${count(session.end)} tokens over ${count(session.holders.length)} workers${session.lost.length ? '; some are lost' : ''}; the table below says who has what`);
+        box.setAttribute('aria-label', `${count(session.end)} tokens over ${count(session.holders.length)} workers${session.lost.length ? '; some are lost' : ''}; see the table below`);
         setText(note, session.grain ? `Gaps of less than ${count(session.grain)} tokens are not drawn.` : '');
         body.replaceChildren(...session.holders.map((lane) => h('tr', {}, h('td', {}, lane.worker), h('td', {}, `${count(lane.tokens)} tokens`), h('td', {}, count(lane.chunks)), h('td', {}, percent(lane.tokens / all)), h('td', {}, some(lane.serves)), h('td', {}, some(lane.follows)))));
         draw();
@@ -72,8 +72,8 @@ function holders(parent) {
 function waterfall(parent) {
     const body = h('tbody'), total = h('p', {class: 'small'});
     const key = h('div', {class: 'key'}, [['own', 'coordinator'], ['queue', 'waits for its turn'], ['compute', 'computes'], ['wait', 'waits for others']].map(([name, text]) => h('span', {}, h('i', {class: `swatch ${name}`}), text)));
-    const box = h('div', {hidden: true}, key, total, h('div', {class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Time of each worker'}, h('table', {}, h('caption', {class: 'hidden-text'}, 'Where the time of the last steps went, a row a worker'),
-        h('thead', {}, h('tr', {}, ['Worker', 'Tokens', 'Queue', 'Compute', 'Wait', 'Of the step’s time'].map((t, i) => h('th', {scope: 'col', class: i > 0 && i < 5 ? 'num' : null}, t)))), body)));
+    const box = h('div', {hidden: true}, key, total, h('div', {class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Time of each worker'}, h('table', {}, h('caption', {class: 'hidden-text'}, 'Time of recent steps, one row per worker'),
+        h('thead', {}, h('tr', {}, ['Worker', 'Tokens', 'Queue', 'Compute', 'Wait', 'Share of step time'].map((t, i) => h('th', {scope: 'col', class: i > 0 && i < 5 ? 'num' : null}, t)))), body)));
     parent.append(box);
     const piece = (name, share) => {
         const element = h('i', {class: name});
@@ -86,7 +86,7 @@ function waterfall(parent) {
         const newest = steps[steps.length - 1], names = (s) => s.workers.map((w) => w.worker).sort().join('\n');
         const same = steps.filter((s) => names(s) === names(newest)), mean = (of) => same.reduce((sum, s) => sum + of(s), 0) / same.length;
         const tree = mean((s) => s.tree_ns), own = mean((s) => s.coordinator_ns), all = mean((s) => s.total_ns), mass = mean((s) => s.mass_ns);
-        setText(total, `Mean of ${count(same.length)} ${same.length === 1 ? 'step' : 'steps'}, the newest ${duration(newest.age_ns)} ago: ${duration(all)} in the service, of it ${duration(own)} in the coordinator and ${duration(tree)} in the tree${mass > 0 ? `, ${duration(mass)} for masses that its client asked for` : ''}.`);
+        setText(total, `Mean of ${count(same.length)} ${same.length === 1 ? 'step' : 'steps'}, the newest ${duration(newest.age_ns)} ago: ${duration(all)} in the service: ${duration(own)} in the coordinator and ${duration(tree)} in the tree${mass > 0 ? `, ${duration(mass)} for masses that its client requested` : ''}.`);
         const ranks = [...newest.workers].sort((a, b) => a.rank - b.rank), depth = new Map();
         for (const w of ranks) depth.set(w.rank, w.parent < 0 ? 0 : (depth.get(w.parent) ?? 0) + 1);
         const lane = (...pieces) => h('td', {}, h('div', {class: 'steps', 'aria-hidden': 'true'}, pieces));
@@ -110,16 +110,16 @@ export function open(main, page, id, watched) {
         watching = !watching;
         history.replaceState(null, '', `#/sessions/${id}${watching ? '/watch' : ''}`);
         button.setAttribute('aria-pressed', String(watching));
-        setText(button, watching ? 'Watching' : 'Watch its steps');
+        setText(button, watching ? 'Watching' : 'Watch steps');
         polling.now();
-    }}, watching ? 'Watching' : 'Watch its steps');
-    const cost = h('span', {class: 'muted small'}, 'Masses are computed beside the answers, by the same workers: a watched step takes up to 2.5 times their work.');
+    }}, watching ? 'Watching' : 'Watch steps');
+    const cost = h('span', {class: 'muted small'}, 'The same workers compute masses beside the answers: a watched step takes up to 2.5 times the work.');
     main.append(h('div', {class: 'crumbs'}, h('a', {href: '#/sessions'}, 'Sessions'), h('span', {class: 'muted', 'aria-hidden': 'true'}, '/'), title, state, where), gone,
         h('section', {class: 'panel', 'aria-label': 'Facts'}, h('div', {class: 'body'}, facts)));
-    const bands = holders(panel(main, 'holders-title', 'Who holds its tokens'));
-    const look = panel(main, 'mass-title', 'Where its steps looked', h('span', {class: 'grow'}), cost, button), map = heat(look), noMass = h('p', {class: 'empty'});
+    const bands = holders(panel(main, 'holders-title', 'Token placement'));
+    const look = panel(main, 'mass-title', 'Attention mass', h('span', {class: 'grow'}), cost, button), map = heat(look), noMass = h('p', {class: 'empty'});
     look.append(noMass);
-    const time = panel(main, 'trace-title', 'Where a step’s time went'), fall = waterfall(time), noTrace = h('p', {class: 'empty'});
+    const time = panel(main, 'trace-title', 'Step time'), fall = waterfall(time), noTrace = h('p', {class: 'empty'});
     time.append(noTrace);
 
     function write(s) {
@@ -129,7 +129,7 @@ export function open(main, page, id, watched) {
         const {spec} = s, low = Math.min(...s.lengths), high = Math.max(...s.lengths);
         const list = [['Tokens', low === high ? count(high) : `${count(low)} to ${count(high)}`], ['Layers', `${count(s.lengths.length)}${spec.kinds > 1 ? ` of ${spec.kinds} kinds` : ''}`],
             ['Heads', `${spec.q_heads} query, ${spec.kv_heads} KV × ${spec.k_dim}`], ['K and V', `${spec.kv_type}, ${bytes(spec.token_bytes)} a token`], ['Chunks', `${count(s.chunks)} of ${spec.chunk_tokens}${s.sealed ? `, ${count(s.sealed)} sealed` : ''}`],
-            ['Copies', `${spec.replicas}${s.thin_chunks ? `, ${count(s.thin_chunks)} chunks thin` : ''}`], ['Steps', count(s.steps)], ['Idle', `${duration(s.idle_ns)}${spec.idle_ttl_ns ? ` of ${duration(spec.idle_ttl_ns)}` : ''}`], ['Epoch', count(s.epoch)]];
+            ['Copies', `${spec.replicas}${s.thin_chunks ? `, ${count(s.thin_chunks)} chunks with too few copies` : ''}`], ['Steps', count(s.steps)], ['Idle', `${duration(s.idle_ns)}${spec.idle_ttl_ns ? ` of ${duration(spec.idle_ttl_ns)}` : ''}`], ['Epoch', count(s.epoch)]];
         if (spec.window) list.push(['Window', `${count(spec.window)} tokens`]);
         if (s.forgotten) list.push(['Forgotten', `below ${count(s.forgotten)}`]);
         if (facts.children.length !== list.length) facts.replaceChildren(...list.map(([name]) => h('div', {}, h('dt', {}, name), h('dd', {}))));
@@ -139,7 +139,7 @@ export function open(main, page, id, watched) {
         });
         bands.update(s);
     }
-    const nothing = (answer) => (answer.full ? 'Too many sessions are being watched: try again when other pages have gone.' : answer.watching ? 'Waiting for its next steps …' : 'No step of it is kept. Watch it while it is in use.');
+    const nothing = (answer) => (answer.full ? 'Too many sessions are being watched: close other pages and try again.' : answer.watching ? 'Waiting for the next steps …' : 'No steps are kept. Watch the session while it is in use.');
     const polling = poll(async () => {
         try {
             const s = await page.ask(`sessions/${id}`), layers = s.lengths.length, watch = watching ? {watch: 1} : {};
@@ -147,12 +147,12 @@ export function open(main, page, id, watched) {
             write(s);
             const [mass, trace] = await Promise.all([page.ask(`sessions/${id}/mass`, {steps: Math.min(64, layers), bins: 128, ...watch}), page.ask(`sessions/${id}/trace`, {steps: Math.min(32, layers), ...watch})]);
             noMass.hidden = map.update(mass.steps);
-            setText(noMass, mass.steps.length ? `Its masses cannot be computed: ${mass.steps[mass.steps.length - 1].failure}` : nothing(mass));
+            setText(noMass, mass.steps.length ? `Masses cannot be computed: ${mass.steps[mass.steps.length - 1].failure}` : nothing(mass));
             noTrace.hidden = fall.update(trace.steps);
             setText(noTrace, nothing(trace));
         } catch (error) {
             gone.hidden = error.status !== 404;
-            setText(gone, 'There is no such session any more.');
+            setText(gone, 'This session no longer exists.');
             throw error;
         }
     }, POLL_MS);

@@ -55,7 +55,7 @@ export function open(main, page, words) {
             pages.set(at, answer.sessions);
             setText(said, answer.matching === answer.total ? count(answer.total) : `${count(answer.matching)} of ${count(answer.total)}`);
             empty.hidden = total > 0;
-            setText(empty, answer.total ? 'No session is like that.' : 'There is no session yet. An engine makes one, or: banyanctl session create NAME');
+            setText(empty, answer.total ? 'No matching sessions.' : 'No sessions yet. Create one from an engine, or with: banyanctl session create NAME');
             grid.setAttribute('aria-rowcount', total + 1);
         } catch (error) {
             if (!still()) return; // something else is asked for meanwhile

@@ -35,7 +35,7 @@ function line(box) {
 
 export function summary(parent) {
     const workers = tile(parent, 'Workers'), sessions = tile(parent, 'Sessions'), memory = tile(parent, 'KV memory'),
-        steps = tile(parent, 'Steps'), took = tile(parent, 'Median step'), copies = tile(parent, 'Copies'), wrong = tile(parent, 'Went wrong');
+        steps = tile(parent, 'Steps'), took = tile(parent, 'Median step'), copies = tile(parent, 'Copies'), wrong = tile(parent, 'Errors');
     const stepsLine = line(steps.box);
     let before = null;
 
@@ -48,7 +48,7 @@ export function summary(parent) {
             bad ? 'bad' : null);
         const used = list.reduce((n, w) => n + w.used_bytes, 0), room = list.reduce((n, w) => n + w.capacity_bytes, 0);
         memory.set(bytes(used), room ? `${(100 * used / room).toFixed(1)} % of ${bytes(room)}` : 'no worker', room && used > 0.9 * room ? 'warn' : null);
-        copies.set(c.thin_chunks ? `${count(c.thin_chunks)} thin` : 'complete', c.moves || c.wished_chunks ? `${count(c.moves + c.wished_chunks)} chunks move` : 'nothing moves', c.thin_chunks ? 'warn' : null);
+        copies.set(c.thin_chunks ? `${count(c.thin_chunks)} incomplete` : 'complete', c.moves || c.wished_chunks ? `${count(c.moves + c.wished_chunks)} chunks moving` : 'none moving', c.thin_chunks ? 'warn' : null);
         if (before && before.term === c.term && c.now_ns > before.now_ns) rates(c, (c.now_ns - before.now_ns) / 1e9);
         before = c;
     }
@@ -56,12 +56,12 @@ export function summary(parent) {
     function rates(c, seconds) {
         const per = (name) => (c.counters[name] - before.counters[name]) / seconds;
         const now = per('steps'), counts = c.took.counts.map((n, i) => n - before.took.counts[i]);
-        steps.set(rate(now), `${count(c.items)} under way`);
+        steps.set(rate(now), `${count(c.items)} in progress`);
         stepsLine(now);
         const p50 = quantile(counts, c.took.first_ns, 0.5), all = p50 === null ? c.took.counts : counts;
         took.set(duration(quantile(all, c.took.first_ns, 0.5)), `99 % below ${duration(quantile(all, c.took.first_ns, 0.99))}`);
         const failures = per('failures'), retries = per('retries');
-        wrong.set(failures ? rate(failures) : 'nothing', `${short(c.counters.failures)} failed, ${short(c.counters.retries)} retried${retries ? `, ${rate(retries)}` : ''}`, failures ? 'bad' : null);
+        wrong.set(failures ? rate(failures) : 'none now', `${short(c.counters.failures)} failed, ${short(c.counters.retries)} retried since the start${retries ? `, ${rate(retries)} retried now` : ''}`, failures ? 'bad' : null);
     }
     return {update};
 }

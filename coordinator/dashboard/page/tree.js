@@ -169,7 +169,7 @@ export function tree(parent, page) {
             const w = byName.get(name), [kind, word] = w ? stateOf(w) : ['off', 'gone'], {node, group} = entry;
             const share = w?.capacity_bytes ? w.used_bytes / w.capacity_bytes : 0;
             const level = (at) => (at.parent ? level(at.parent) + 1 : 1);
-            setAttribute(group, 'aria-label', w ? `${name}, ${word}, ${bytes(w.used_bytes)} of ${bytes(w.capacity_bytes)}${node.parent ? `, child of ${node.parent.name}` : node.planned ? ', root' : ', in no step of this tree'}` : `${name}, gone`);
+            setAttribute(group, 'aria-label', w ? `${name}, ${word}, ${bytes(w.used_bytes)} of ${bytes(w.capacity_bytes)}${node.parent ? `, child of ${node.parent.name}` : node.planned ? ', root' : ', not in this tree'}` : `${name}, gone`);
             setAttribute(group, 'aria-level', level(node));
             const look = `${kind} ${share.toFixed(2)} ${placed.many ? '' : w?.tokens}`;
             if (entry.look === look) continue;

@@ -74,7 +74,7 @@ export function workers(parent, page) {
         if (row.width !== share(w.used_bytes)) row.used.style.width = row.width = share(w.used_bytes);
         if (row.coldWidth !== share(w.cold_bytes)) row.cold.style.width = row.coldWidth = share(w.cold_bytes);
         setAttribute(row.bar, 'class', w.used_bytes > 0.95 * w.capacity_bytes ? 'bar full' : 'bar');
-        setAttribute(row.cells[3], 'title', w.cold_bytes ? `${bytes(w.cold_bytes)} of it in files alone` : null);
+        setAttribute(row.cells[3], 'title', w.cold_bytes ? `${bytes(w.cold_bytes)} of it on disk only` : null);
         setAttribute(row.cells[11], 'title', w.no_device ? `On its processor: ${w.no_device}` : null);
         setAttribute(row.cells[0], 'title', `${w.endpoint} · ${w.version} · ${count(w.threads)} threads`);
     }

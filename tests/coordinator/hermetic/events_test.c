@@ -47,7 +47,7 @@ static const struct coordinator_event *wait_for(struct sim_cluster *cluster, enu
     const struct coordinator_event *e;
     for (int i = 0; !(e = last_of(cluster, kind, NULL)); i++) {
         if (i == 600)
-            fail_msg("no %s is told", proto_event_kind_name(kind));
+            fail_msg("no event %s", proto_event_kind_name(kind));
         sim_advance(50 * MS);
     }
     return e;
@@ -93,7 +93,7 @@ static void workers_come_and_go(void **state)
     const struct coordinator_event *e = wait_for(cluster, PROTO_EVENT_WORKER_LOST);
     assert_string_equal(e->worker, w->name);
     assert_int_equal(e->severity, PROTO_EVENT_WARN);
-    SAYS(e, "there is no link");
+    SAYS(e, "edge connection lost");
     sim_worker_start(w);
     assert_true(sim_wait_active(cluster, 2));
     assert_string_equal(wait_for(cluster, PROTO_EVENT_WORKER_AGAIN)->worker, w->name);
@@ -119,7 +119,7 @@ static void a_worker_is_drained_and_used_again(void **state)
     assert_string_equal(e->worker, holder->name);
     e = wait_for(cluster, PROTO_EVENT_COPY_BEGUN);
     assert_int_equal(e->session, session);
-    SAYS(e, "a worker is emptied");
+    SAYS(e, "a worker is draining");
     e = wait_for(cluster, PROTO_EVENT_COPY_ENDED);
     assert_int_equal(e->session, session);
     SAYS(e, "chunks=");
@@ -146,7 +146,7 @@ static void sessions_are_made_and_altered(void **state)
     SAYS(e, "length=8");
     e = wait_for(cluster, PROTO_EVENT_SESSION_EPOCH);
     assert_int_equal(e->epoch, kept_of(cluster, made->session)->layout.epoch);
-    SAYS(e, "it is truncated");
+    SAYS(e, "the session was truncated");
     struct sim_call *fork = sim_fork(cluster->client, made->session, 8, "its fork");
     OK(fork);
     e = wait_for(cluster, PROTO_EVENT_SESSION_FORKED);
@@ -156,7 +156,7 @@ static void sessions_are_made_and_altered(void **state)
     e = wait_for(cluster, PROTO_EVENT_SESSION_DELETED);
     assert_int_equal(e->session, made->session);
     assert_string_equal(e->session_name, "a book");
-    SAYS(e, "a client has deleted it");
+    SAYS(e, "deleted by a client");
     sim_cluster_free(cluster);
 }
 
@@ -211,7 +211,7 @@ static void tokens_are_away_and_then_lost(void **state)
     sim_worker_kill(cluster->workers[0]);
     const struct coordinator_event *e = wait_for(cluster, PROTO_EVENT_SESSION_UNAVAILABLE);
     assert_int_equal(e->session, session);
-    SAYS(e, "tokens [0, 48), held by w0");
+    SAYS(e, "tokens [0, 48), which were on w0");
     assert_int_equal(count_of(cluster, PROTO_EVENT_SESSION_LOST), 0);
     sim_worker_start(cluster->workers[0]); // without a store: another process has nothing
     e = wait_for(cluster, PROTO_EVENT_SESSION_LOST);
@@ -259,7 +259,7 @@ static void a_balance_begins_and_ends(void **state)
     sim_worker_start(cluster->workers[1]);
     assert_true(sim_wait_active(cluster, 2));
     OK(sim_rebalance(cluster->client, false));
-    SAYS(wait_for(cluster, PROTO_EVENT_REBALANCE_BEGUN), "for balance (chunks=");
+    SAYS(wait_for(cluster, PROTO_EVENT_REBALANCE_BEGUN), "to balance load (chunks=");
     wait_for(cluster, PROTO_EVENT_REBALANCE_ENDED);
     sim_advance(2 * SECOND);
     assert_int_equal(count_of(cluster, PROTO_EVENT_REBALANCE_ENDED), 1);
