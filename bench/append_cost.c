@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an append of one token costs where the worker has files (--store), beside one that has none: clusters of one worker
-// stand beside each other and take turns, call by call. With --before, another build's worker with files takes turns, too.
+// What an append of one token costs where the worker has files (--store), beside one that has none: clusters
+// of one worker stand beside each other and take turns, call by call. With --before, another build's worker
+// with files takes turns, too.
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

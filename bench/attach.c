@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast context goes in: banyan_attach + banyan_commit of random K and V into 1 and into 4 workers, beside
 // a plain socket copy into as many processes in the same run; plain, and with all links under TLS. Pairs of
-// measurements take turns; medians are reported. bytes_per_cpu_s: of the processor time of client, coordinator and workers
-// together, so what one core would do for both ends.
+// measurements take turns; medians are reported. bytes_per_cpu_s: of the processor time of client,
+// coordinator and workers together, so what one core would do for both ends.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static bool attach_once(const struct harness_cluster *cluster, banyan_client *cl
     return ok;
 }
 
-// An authority and certificates as harness_options.tls wants them.
+// An authority and certificates in the form of harness_options.tls.
 static void make_certificates(const char *dir)
 {
     char from[300], to[300];
@@ -84,7 +84,8 @@ static void remove_certificates(const char *dir)
     rmdir(dir);
 }
 
-// tls: a folder of certificates, or NULL. plain: what the same gave without, by processor time; written without tls.
+// tls: a folder of certificates, or NULL. plain: what the same gave without, by processor time; written
+// without tls.
 static bool run(uint32_t workers, const void *k, const void *v, const char *tls, double *plain_rate)
 {
     double ours[64], plain[64], by_cpu[64];

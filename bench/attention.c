@@ -279,7 +279,7 @@ static bool sweep(const struct bench *b)
                "rows", "us", "GB/s", "read", "ratio", "Gflop/s", "of FMA", "of roof");
     for (uint32_t c = 0; c < o->context.n; c++) {
         for (uint32_t k = 0; k < o->kv.n; k++) {
-            floors.read_bytes = 0; // choose anew, since the machine may have changed
+            floors.read_bytes = 0; // choose again, since the machine may have changed
             for (uint32_t g = 0; g < o->group.n; g++) {
                 for (uint32_t r = 0; ok && r < o->rows.n; r++) {
                     struct attention_shape shape = shape_at(o, c, k, g, r);

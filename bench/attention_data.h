@@ -4,10 +4,10 @@
 //     chunk 0: | head 0: K [256][dim], V [256][v_dim] (, K scale [256], V scale [256]) | head 1: ... | chunk 1:
 //     ...
 //
-// (with v_in_k without V and its scales) each part at a multiple of 64 bytes, all of it in one stretch of huge pages, so that what a kernel reads
-// can be read by anything else. Contents come from a pool of random elements: the block of K (which = 0) or V
-// (1) of a chunk and head starts at element attention_data_offset() of the pool, so another process can make
-// the same.
+// (with v_in_k without V and its scales) each part at a multiple of 64 bytes, all of it in one stretch of
+// huge pages, so that what a kernel reads can be read by anything else. Contents come from a pool of random
+// elements: the block of K (which = 0) or V (1) of a chunk and head starts at element attention_data_offset()
+// of the pool, so another process can make the same.
 #ifndef BENCH_ATTENTION_DATA_H
 #define BENCH_ATTENTION_DATA_H
 

@@ -21,7 +21,7 @@ struct attention_options {
     bool v_in_k, not_causal, json, probe, cost;
 };
 
-// COMMON_CANCELLED after --help; INVALID_ARGUMENT once the mistake has been told on stderr.
+// COMMON_CANCELLED after --help; INVALID_ARGUMENT once the mistake has been reported on stderr.
 enum common_code attention_options_parse(int argc, char **argv, struct attention_options *o);
 
 // Whether a list of names separated by commas holds this one.

@@ -35,7 +35,7 @@ struct attention_peers *attention_peers_start(const char *python)
     strcpy(peers->dir, "/tmp/attention.XXXXXX");
     bool ok = mkdtemp(peers->dir) && !pipe(to) && !pipe(from);
     if (ok) {
-        signal(SIGPIPE, SIG_IGN); // a dead process is told by write
+        signal(SIGPIPE, SIG_IGN); // write reports a dead process
         peers->pid = fork();
         ok = peers->pid >= 0;
     }

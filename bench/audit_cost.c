@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kept steps and audits cost: one client that makes one-token steps as fast as it can, on clusters that differ in the
-// coordinator's options alone and take turns.
+// What kept steps and audits cost: one client that makes one-token steps as fast as it can, on clusters that
+// differ in the coordinator's options alone and take turns.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

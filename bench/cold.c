@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first steps of a session that has left memory for the disk: all layers, one after the other, as a decode goes,
-// beside plain reads of the same files. The page cache is dropped before each.
+// The first steps of a session that has left memory for the disk: all layers, one after the other, as a
+// decode goes, beside plain reads of the same files. The page cache is dropped before each.
 #include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -20,7 +20,7 @@ struct device_options {
     bool json, check;
 };
 
-// COMMON_CANCELLED after --help; INVALID_ARGUMENT once the mistake has been told on stderr.
+// COMMON_CANCELLED after --help; INVALID_ARGUMENT once the mistake has been reported on stderr.
 enum common_code device_options_parse(int argc, char **argv, struct device_options *o);
 
 const char *device_options_kv_name(uint64_t kv); // "f32", "f16", "bf16", "int8", "fp8"

@@ -55,7 +55,7 @@ enum common_code device_steps_init(struct device_steps *steps, const struct devi
     sem_init(&steps->ended, 0, 0);
     if (!steps->items || !steps->partials)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for partials");
-    memset(steps->partials, 0xff, n * steps->item_bytes); // NaN: nobody takes it for an answer
+    memset(steps->partials, 0xff, n * steps->item_bytes); // NaN: cannot pass for an answer
     for (uint64_t i = 0; i < n; i++)
         kernels_partial_view((char *)steps->partials + i * steps->item_bytes, s->rows, data->spec.q_heads,
                              data->spec.v_dim, &steps->items[i].out);

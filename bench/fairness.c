@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a quiet tenant's step takes while another tenant floods the coordinator with steps, beside the same step alone,
-// the same flood from its own tenant (within a tenant all wait in one row), and a plain unix round trip at its payload. The
-// flood is a process of its own with so many steps outstanding at any time, on the same workers and the same plan.
-// frames_a_step says what the scheduler does whatever else the machine has to do: 2 are the frame under way and its own.
+// How long a quiet tenant's step takes while another tenant floods the coordinator with steps, beside the
+// same step alone, the same flood from its own tenant (within a tenant all wait in one row), and a plain unix
+// round trip at its payload. The flood is a process of its own with so many steps outstanding at any time, on
+// the same workers and the same plan. frames_a_step says what the scheduler does whatever else the machine
+// has to do: 2 are the frame under way and its own.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +134,7 @@ static bool flood_end(pid_t pid)
 
 // ---- the quiet one ------------------------------------------------------------------------------
 
-// As an admin sees it: tenants are not told of each other's.
+// As an admin sees it: tenants do not see each other's.
 static uint64_t frames_so_far(const char *endpoint)
 {
     banyan_client *client;
@@ -147,7 +148,7 @@ static uint64_t frames_so_far(const char *endpoint)
     return frames;
 }
 
-// *frames: that the coordinator has sent for each of them, whoever's.
+// *frames: that the coordinator has sent for each of them, of any tenant.
 static bool steps(const char *endpoint, const char *token_file, uint64_t n, struct common_histogram *out,
                   double *frames)
 {

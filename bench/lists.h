@@ -26,7 +26,7 @@ struct lists_program {
     size_t shown;                                                  // most characters of a wrong value
 };
 
-// Tells a mistake in an option on stderr. Returns false.
+// Reports a mistake in an option on stderr. Returns false.
 bool lists_wrong(const struct lists_program *program, const char *option, const char *why);
 
 // A line of the program's table; its text goes to *text.
@@ -35,7 +35,7 @@ struct common_option lists_option(enum lists_kind kind, const char **text);
 // What --help calls the default.
 struct lists_values lists_default(enum lists_kind kind);
 
-// NULL leaves the list as it is. False: the mistake has been told, and the list is as it was.
+// NULL leaves the list as it is. False: the mistake has been reported, and the list is as it was.
 bool lists_parse(const struct lists_program *program, enum lists_kind kind, const char *text,
                  struct lists_values *out);
 

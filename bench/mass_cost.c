@@ -22,7 +22,7 @@ enum kind { PLAIN, TRACED, MASS_64, MASS_CHUNKS, WATCHED_TRACE, WATCHED_MASS, KI
 static const char *const names[KINDS] = {"plain",       "trace",         "mass_64",
                                          "mass_chunks", "watched_trace", "watched_mass"};
 
-struct watcher { // somebody looks at the session all the time
+struct watcher { // the session is watched all the time
     const char *endpoint;
     uint64_t session;
     uint32_t mass_bins;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a coordinator's death lasts for its clients: many sessions of many layers, clients that go on stepping all
-// the time, the coordinator killed and started again on its store.
+// How long a coordinator's death lasts for its clients: many sessions of many layers, clients that go on
+// stepping all the time, the coordinator killed and started again on its store.
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What it costs a session's steps that copies are restored: three workers, two copies of each chunk, one worker is
-// killed, and what it had is copied between the others while another session is stepped.
+// What it costs a session's steps that copies are restored: three workers, two copies of each chunk, one
+// worker is killed, and what it had is copied between the others while another session is stepped.
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>

@@ -54,7 +54,6 @@ static bool open_store(struct start *s, const char *path)
     if (!s->store || worker_files_open(path, &files, &s->err) != COMMON_OK ||
         worker_disk_new(s->loop, files, &options, &s->disk, &s->err) != COMMON_OK)
         return false;
-    worker_store_set_disk(s->store, s->disk);
     return worker_disk_load(s->disk, s->store, &s->sessions, &s->err) == COMMON_OK;
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tenants, tokens and quotas cost the coordinator a step, in one thread and without a wire: who shows a token over nng is
-// looked up with each message, over a stream once; then the table of accesses is asked, and whether the session is theirs;
-// the step counts in flight and against a rate, and takes its turn in a frame among a thousand that wait. Apart from that:
-// finding a session by its id, where the table has a hint and where it goes through the permutation.
+// What tenants, tokens and quotas cost the coordinator a step, in one thread and without a wire: who shows a
+// token over nng is looked up with each message, over a stream once; then the table of accesses is asked, and
+// whether the session is theirs; the step counts in flight and against a rate, and takes its turn in a frame
+// among a thousand that wait. Apart from that: finding a session by its id, where the table has a hint and
+// where it goes through the permutation.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "bench/report.h"
 #include "common/clock.h"
 #include "coordinator/admission.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/fair.h"
 #include "coordinator/tenants/access.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a trace (docs/operating/tracing.md) costs a one-token step, beside the plain step of the same run: the kinds take
-// turns, step by step, on clusters that stand beside each other. With --before, the plain step of another build's daemons,
-// too.
+// What a trace (docs/operating/tracing.md) costs a one-token step, beside the plain step of the same run: the
+// kinds take turns, step by step, on clusters that stand beside each other. With --before, the plain step of
+// another build's daemons, too.
 #include <stdio.h>
 #include <stdlib.h>
 

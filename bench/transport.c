@@ -2,8 +2,8 @@
 // Round trips, one at a time, of N bytes there and N back: plain sockets (blocking, and with epoll as a
 // program with other work would have it), nng alone, and a whole RPC (header, checks, deadline, one tensor
 // each way) over each transport. ratio_to_floor: to the plain epoll round trip over the same kind of socket.
-// Then calls of 1 MiB, several under way, over TCP plain and under TLS, both ends on one thread: bytes a second of that
-// thread's processor time; ratio_to_floor: to plain.
+// Then calls of 1 MiB, several under way, over TCP plain and under TLS, both ends on one thread: bytes a
+// second of that thread's processor time; ratio_to_floor: to plain.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -354,10 +354,10 @@ BANYAN_API banyan_code banyan_read_rows(banyan_session *session, uint32_t layer,
 // ---- attend -------------------------------------------------------------------------------------
 
 // Attention mass: the share of a row's attention that each part of the context received. The mass of a part
-// is exp(lse of its keys alone - lse of all), its posterior probability (docs/concepts/energy.md). It costs up to one
-// and a half times the step itself; o and lse have the same bits with and without it. Values are float32. For
-// each row and head, bins + sink = workers + sink = 1, up to rounding; all are 0 if the row saw nothing, and
-// NaN if its lse is NaN.
+// is exp(lse of its keys alone - lse of all), its posterior probability (docs/concepts/energy.md). It costs
+// up to one and a half times the step itself; o and lse have the same bits with and without it. Values are
+// float32. For each row and head, bins + sink = workers + sink = 1, up to rounding; all are 0 if the row saw
+// nothing, and NaN if its lse is NaN.
 typedef struct banyan_mass_worker {
     char name[65];
     uint64_t tokens; // keys below `visible` that it computed
@@ -425,9 +425,10 @@ typedef struct banyan_item {
     // without partial answers replies exactly or with an error.
     banyan_partial *partial;
     // NULL: none. Otherwise the W3C trace context of the span that this item is part of, the value of the
-    // header traceparent (docs/operating/tracing.md): "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01". If its
-    // flags say sampled, every process that takes part in the item records spans. A malformed value is
-    // INVALID_ARGUMENT. Read before the call returns.
+    // header traceparent (docs/operating/tracing.md):
+    // "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01". If its flags say sampled, every process that
+    // takes part in the item records spans. A malformed value is INVALID_ARGUMENT. Read before the call
+    // returns.
     const char *traceparent;
     // Results
     banyan_code code;    // of this item: an invalid item does not fail the others
@@ -540,7 +541,8 @@ typedef struct banyan_cluster_info {
     uint32_t n_endpoints; // where the coordinator listens, as seen on its machine: 0.0.0.0 is all addresses
     char endpoints[16][300];
     bool needs_token; // clients need a token
-    // Of this client: its tenant and its access (docs/operating/tenants.md); "": the coordinator runs an older build
+    // Of this client: its tenant and its access (docs/operating/tenants.md); "": the coordinator runs an
+    // older build
     char tenant[65], access[17];
     char pass[129]; // for operators and admins: accepted by workers in place of a token, for 10 minutes
 } banyan_cluster_info;
@@ -581,8 +583,9 @@ BANYAN_API void banyan_quarantine_list_free(banyan_quarantine_list *list);
 BANYAN_API banyan_code banyan_quarantine_drop(banyan_client *client, const char *worker, uint64_t session,
                                               uint64_t *sessions, uint64_t *bytes, banyan_error *error);
 
-// Tokens: which clients are admitted, as which tenant, and with which access (docs/operating/tenants.md). These calls
-// are for admins; while there is no token, anyone who can reach the coordinator may create the first one.
+// Tokens: which clients are admitted, as which tenant, and with which access (docs/operating/tenants.md).
+// These calls are for admins; while there is no token, anyone who can reach the coordinator may create the
+// first one.
 typedef struct banyan_token_info {
     uint64_t id;
     char name[65], tenant[65], access[17]; // access: read-only, user, operator, admin
@@ -611,8 +614,8 @@ BANYAN_API void banyan_token_list_free(banyan_token_list *list); // frees its fi
 BANYAN_API banyan_code banyan_token_revoke(banyan_client *client, const char *name, uint64_t id,
                                            banyan_error *error);
 
-// A tenant's quota and its use (docs/operating/quotas.md). Anything beyond it is refused: RESOURCE_EXHAUSTED, reason
-// QUOTA.
+// A tenant's quota and its use (docs/operating/quotas.md). Anything beyond it is refused: RESOURCE_EXHAUSTED,
+// reason QUOTA.
 typedef struct banyan_quota {
     char name[32];          // "bytes", "sessions", "steps_per_s", "steps_in_flight", "connections", "watches"
     uint64_t max;           // 0: no limit
@@ -681,8 +684,8 @@ BANYAN_API banyan_code banyan_events_read(banyan_client *client, const banyan_ev
                                           banyan_events *out, banyan_error *error);
 BANYAN_API void banyan_events_free(banyan_events *events); // frees its fields; NULL is allowed
 
-// A backup: a consistent copy of the coordinator's store, taken while it serves (docs/operating/backup.md). `write`
-// receives it piece by piece, in order, on the calling thread; returning false ends it (CANCELLED).
+// A backup: a consistent copy of the coordinator's store, taken while it serves (docs/operating/backup.md).
+// `write` receives it piece by piece, in order, on the calling thread; returning false ends it (CANCELLED).
 // RESOURCE_EXHAUSTED: another backup is running. DATA_LOSS: it was damaged in transit. Pieces written before
 // an error are of no use.
 typedef struct banyan_backup {

@@ -17,14 +17,15 @@ struct common_blob {
     unsigned refs; // atomic; use the functions
 };
 
-// One reference, len = len. NULL when memory is short. Contents are not cleared; of a small blob they are when it ends, of others
-// when they change hands: `owner`, and why, in common/block.h. common_blob_new: COMMON_BLOCK_DAEMONS.
+// One reference, len = len. NULL when memory is short. Contents are not cleared; of a small blob they are
+// when it ends, of others when they change hands: `owner`, and why, in common/block.h. common_blob_new:
+// COMMON_BLOCK_DAEMONS.
 struct common_blob *common_blob_new(size_t len);
 struct common_blob *common_blob_new_of(size_t len, uint64_t owner);
 struct common_blob *common_blob_ref(struct common_blob *blob); // returns blob; NULL passes through
 void common_blob_unref(struct common_blob *blob);              // NULL is allowed
 
-// A piece of memory owned by somebody else; a gather list is an array of these.
+// A piece of memory owned by someone else; a gather list is an array of these.
 struct common_slice {
     const void *data;
     size_t len;
@@ -34,7 +35,7 @@ struct common_slice {
 bool common_size_mul(size_t a, size_t b, size_t *out);
 bool common_size_add(size_t a, size_t b, size_t *out);
 
-// Rounds up to a multiple of 64. The caller knows that it does not wrap.
+// Rounds up to a multiple of 64. The caller makes sure that it does not wrap.
 static inline size_t common_align64(size_t n)
 {
     return (n + 63) & ~(size_t)63;

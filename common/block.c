@@ -44,7 +44,7 @@ static struct {
 static atomic_uint era; // of hand-overs
 static atomic_uint_least64_t owners;
 
-// The address sanitizer knows malloc's blocks alone; and tests that refuse memory count what is asked for.
+// The address sanitizer only tracks malloc's blocks; and tests that refuse memory count what is asked for.
 #if defined(__SANITIZE_ADDRESS__) || defined(COMMON_BLOCK_UNKEPT)
 #define KEEPS false
 #else
@@ -138,8 +138,8 @@ static void release(struct block *block)
 
 // ---- taking and giving --------------------------------------------------------------------------
 
-// Best the one whose pages are in a cache: of the same owner, or clean; else whatever there is of its size, because it is wiped
-// in less time than fresh pages take.
+// Best the one whose pages are in a cache: of the same owner, or clean; else whatever there is of its size,
+// because it is wiped in less time than fresh pages take.
 static struct block *find(uint16_t class, uint64_t owner)
 {
     struct block *best = NULL, *block = pool.first[class];
@@ -162,7 +162,7 @@ static struct block *map(size_t size)
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;                      // cppcheck-suppress memleak ; there is none
-    madvise(memory, size, MADV_DONTDUMP); // what goes over links is somebody's data
+    madvise(memory, size, MADV_DONTDUMP); // what goes over links is users' data
     return memory;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long things took, for /metrics: counts in buckets that are powers of two, 2^10 ns (1.024 µs) … 2^36 ns (68.7 s) and
-// above. 29 words, zeroed at first. Adding takes no clock, no lock and no memory: one count and one sum. One thread adds
-// and reads; for quantiles of benchmarks see common/histogram.h.
+// How long things took, for /metrics: counts in buckets that are powers of two, 2^10 ns (1.024 µs) … 2^36 ns
+// (68.7 s) and above. 29 words, zeroed at first. Adding takes no clock, no lock and no memory: one count and
+// one sum. One thread adds and reads; for quantiles of benchmarks see common/histogram.h.
 //
 //   bucket   0          1              …   26               27
 //   holds    ≤ 2^10     (2^10, 2^11]       (2^35, 2^36]     above

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A daemon's configuration: its command line, and the file that --config names, in which options stand under the names
-// that they have on the command line (options.h).
+// A daemon's configuration: its command line, and the file that --config names, in which options stand under
+// the names that they have on the command line (options.h).
 //
 //     # a comment, on a line of its own
 //     listen = unix:///run/banyan.sock      NAME = VALUE, the value as on the command line, without spaces at its ends
@@ -27,18 +27,20 @@ struct common_config_file {
     bool print;       // --print-config
 };
 
-// Parses as common_options_parse, then reads the file, too. Strings that the table's variables have afterwards belong to
-// argv or to *out, which is the caller's, and is NULL unless OK is returned. INVALID_ARGUMENT: a mistake on the command line
-// or in the file, that with FILE:LINE and, of a name, one that is like it; FAILED_PRECONDITION: the file cannot be
-// read. RESOURCE_EXHAUSTED. CANCELLED after --help and --version.
+// Parses as common_options_parse, then reads the file, too. Strings that the table's variables have
+// afterwards belong to argv or to *out, which is the caller's, and is NULL unless OK is returned.
+// INVALID_ARGUMENT: a mistake on the command line or in the file, that with FILE:LINE and, of a name, one
+// that is like it; FAILED_PRECONDITION: the file cannot be read. RESOURCE_EXHAUSTED. CANCELLED after --help
+// and --version.
 enum common_code common_config_read(const struct common_command *command, int argc, char **argv,
                                     const struct common_config_file *file, struct common_config **out,
                                     int *rest, struct common_error *err);
 void common_config_free(struct common_config *config); // NULL is allowed
 
-// Every option with its value and, in a comment, where that is from, in the form of the file: what is printed gives the
-// same where it is read again. What has its default is a comment, too, so that the next release's holds. The command is
-// the one that it was read for. INVALID_ARGUMENT: a value that the form cannot hold; FAILED_PRECONDITION.
+// Every option with its value and, in a comment, where that is from, in the form of the file: what is printed
+// gives the same where it is read again. What has its default is a comment, too, so that the next release's
+// holds. The command is the one that it was read for. INVALID_ARGUMENT: a value that the form cannot hold;
+// FAILED_PRECONDITION.
 enum common_code common_config_print(const struct common_command *command,
                                      const struct common_config_file *file,
                                      const struct common_config *config, FILE *to, struct common_error *err);

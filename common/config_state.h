@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What config.c reads and config_print.c looks at; nobody else.
+// Shared by config.c and config_print.c only.
 #ifndef COMMON_CONFIG_STATE_H
 #define COMMON_CONFIG_STATE_H
 

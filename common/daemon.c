@@ -45,8 +45,8 @@ void common_daemon_set_log(const struct common_daemon *daemon)
     common_log_set_rate((uint32_t)daemon->log_rate);
 }
 
-// A credential that systemd hands over, as a file where no option names another. An empty line is none: the units'
-// default, for machines without /etc/banyan/token.
+// A credential that systemd hands over, as a file where no option names another. An empty line is none: the
+// units' default, for machines without /etc/banyan/token.
 static enum common_code default_file(const char *name, char **path, const char **file,
                                      struct common_error *err)
 {

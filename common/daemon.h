@@ -44,8 +44,8 @@ struct common_daemon {
     struct common_tls *tls;
 };
 
-// Entries of a table of options (common/options.h), for the same options in every daemon. `token`, `ready` and
-// `serves` are the sentences of --help that differ.
+// Entries of a table of options (common/options.h), for the same options in every daemon. `token`, `ready`
+// and `serves` are the sentences of --help that differ.
 #define COMMON_DAEMON_SECRET_OPTION(daemon)                                                                  \
     {                                                                                                        \
         "secret-file", 's', COMMON_OPTION_STRING, &(daemon)->secret_file, "PATH",                            \
@@ -194,29 +194,32 @@ struct common_daemon {
             0, 0                                                                                             \
     }
 
-// Parses, with the file of --config, and refuses arguments that are no options. As common_config_read. Answers what shells
-// and the build ask (common/complete.h, common/tables.h), and --print-config, with CANCELLED, too.
+// Parses, with the file of --config, and refuses arguments that are no options. As common_config_read.
+// Answers what shells and the build ask (common/complete.h, common/tables.h), and --print-config, with
+// CANCELLED, too.
 enum common_code common_daemon_parse(struct common_daemon *daemon, const struct common_command *command,
                                      int argc, char **argv, struct common_error *err);
 void common_daemon_set_log(const struct common_daemon *daemon); // as it was parsed
 void common_daemon_fini(struct common_daemon *daemon);          // all zero, or after parse, is fine
 
-// After SIGHUP. `fresh` was parsed from the same arguments again, and those of its options that `reloads` names (NULL
-// ends it) have been taken: sets the log, says in the log what is new and what needs a restart, and keeps fresh's
-// configuration. fresh is to be freed all the same.
+// After SIGHUP. `fresh` was parsed from the same arguments again, and those of its options that `reloads`
+// names (NULL ends it) have been taken: sets the log, says in the log what is new and what needs a restart,
+// and keeps fresh's configuration. fresh is to be freed all the same.
 void common_daemon_reloaded(struct common_daemon *daemon, struct common_daemon *fresh,
                             const char *const *reloads);
 
-// Loads the secret, or makes it and the folders above its default path, with a line in the log; loads the token. Never
-// INVALID_ARGUMENT: what is wrong with a file is no mistake on the command line.
+// Loads the secret, or makes it and the folders above its default path, with a line in the log; loads the
+// token. Never INVALID_ARGUMENT: what is wrong with a file is no mistake on the command line.
 enum common_code common_daemon_load_keys(struct common_daemon *daemon, struct common_error *err);
 
-// Reads --tls-cert, --tls-key and --tls-ca, with a line in the log; none of them: nothing. `uri` is what the certificate
-// must say of this daemon's role. INVALID_ARGUMENT: some are given, others not; codes of common_tls_new else, with
-// FAILED_PRECONDITION in INVALID_ARGUMENT's place; PERMISSION_DENIED: it is another role's.
+// Reads --tls-cert, --tls-key and --tls-ca, with a line in the log; none of them: nothing. `uri` is what the
+// certificate must say of this daemon's role. INVALID_ARGUMENT: some are given, others not; codes of
+// common_tls_new else, with FAILED_PRECONDITION in INVALID_ARGUMENT's place; PERMISSION_DENIED: it is another
+// role's.
 enum common_code common_daemon_load_tls(struct common_daemon *daemon, const char *uri,
                                         struct common_error *err);
-// After SIGHUP: reads these files again. What cannot be used changes nothing. With a line in the log. OK where there are none.
+// After SIGHUP: reads these files again. What cannot be used changes nothing. With a line in the log. OK
+// where there are none.
 enum common_code common_daemon_reload_tls(const struct common_daemon *daemon, const char *uri,
                                           struct common_error *err);
 // What --http is to speak: NULL, or the daemon's TLS. INVALID_ARGUMENT: --http-tls on, and no certificate.
@@ -227,13 +230,13 @@ bool common_daemon_wants_client_certs(const struct common_daemon *daemon); // --
 enum common_code common_daemon_harden(const struct common_daemon *daemon, const char *program,
                                       enum common_harden_set set, struct common_error *err);
 
-// ${XDG_STATE_HOME:-~/.local/state}/banyan/NAME, on the heap. A variable that is not an absolute path counts as
-// unset. FAILED_PRECONDITION: neither is set; `option` is what the user should give instead ("--store").
+// ${XDG_STATE_HOME:-~/.local/state}/banyan/NAME, on the heap. A variable that is not an absolute path counts
+// as unset. FAILED_PRECONDITION: neither is set; `option` is what the user should give instead ("--store").
 enum common_code common_daemon_state_path(const char *name, const char *option, char **out,
                                           struct common_error *err);
 
-// Lets the process have as many descriptors as the system allows it, and warns where `needed` are more than that: then
-// connections are refused before the daemon's own limits are reached.
+// Lets the process have as many descriptors as the system allows it, and warns where `needed` are more than
+// that: then connections are refused before the daemon's own limits are reached.
 void common_daemon_raise_files(uint64_t needed);
 
 // Makes the folders above a path, for the user alone. What is wrong with them shows when the file is made.
@@ -242,29 +245,29 @@ void common_daemon_make_folders(const char *path);
 // Writes one line, in the place of what was there: complete or not at all. FAILED_PRECONDITION.
 enum common_code common_daemon_write_ready(const char *path, const char *line, struct common_error *err);
 
-// For main. What parsing returned as an exit code, told on stderr: CLEAN after --help and --version, USAGE for
-// INVALID_ARGUMENT, START for the rest.
+// For main. What parsing returned as an exit code, reported on stderr: CLEAN after --help and --version,
+// USAGE for INVALID_ARGUMENT, START for the rest.
 enum common_daemon_exit common_daemon_refuse(const char *program, enum common_code code,
                                              const struct common_error *err);
 
-// The tracer of a daemon, as it was parsed. `service` and `instance` say whose its spans are, beside host, process and
-// version. Codes of common_tracer_set.
+// The tracer of a daemon, as it was parsed. `service` and `instance` say whose its spans are, beside host,
+// process and version. Codes of common_tracer_set.
 enum common_code common_daemon_trace(const struct common_daemon *daemon, struct common_loop *loop,
                                      const char *service, const char *instance, struct common_tracer **out,
                                      struct common_error *err);
-// After SIGHUP: takes where spans go from what was parsed again; NULL: the file is opened anew, and that is all. What cannot
+// After SIGHUP: takes where spans go from what was parsed again; NULL: only the file is reopened. What cannot
 // be taken is said in the log, and nothing has changed then.
 void common_daemon_retrace(const struct common_daemon *fresh, struct common_tracer *tracer);
 
-// SIGTERM and SIGINT on the loop's thread, with a line in the log; SIGHUP, too: `reload`, where it is not NULL.
-// SIGPIPE is ignored from here on. What waits in lines for the log is swept, and what waits to be wiped among blocks
-// (common/block.h). Free before the loop. RESOURCE_EXHAUSTED.
+// SIGTERM and SIGINT on the loop's thread, with a line in the log; SIGHUP, too: `reload`, where it is not
+// NULL. SIGPIPE is ignored from here on. What waits in lines for the log is swept, and what waits to be wiped
+// among blocks (common/block.h). Free before the loop. RESOURCE_EXHAUSTED.
 struct common_signals;
 enum common_code common_signals_new(struct common_loop *loop, common_loop_fn leave, common_loop_fn reload,
                                     void *arg, struct common_signals **out);
-// --stop-on-eof: calls `leave`, once, when standard input ends, which is when every process that holds a pipe's other end
-// has closed it or has ended, in whatever way. What arrives before that is thrown away. FAILED_PRECONDITION: standard
-// input is a file or /dev/null; RESOURCE_EXHAUSTED.
+// --stop-on-eof: calls `leave`, once, when standard input ends, which is when every process that holds a
+// pipe's other end has closed it or has ended, in whatever way. What arrives before that is thrown away.
+// FAILED_PRECONDITION: standard input is a file or /dev/null; RESOURCE_EXHAUSTED.
 enum common_code common_signals_watch_input(struct common_signals *signals, struct common_error *err);
 void common_signals_free(struct common_signals *signals); // NULL is allowed
 

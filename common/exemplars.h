@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beside a histogram (common/buckets.h): of each bucket the last time that was traced, so that who sees a slow one in
-// /metrics finds a trace of it. Zeroed at first. One thread adds and reads.
+// Beside a histogram (common/buckets.h): of each bucket the last time that was traced, so that who sees a
+// slow one in /metrics finds a trace of it. Zeroed at first. One thread adds and reads.
 #ifndef COMMON_EXEMPLARS_H
 #define COMMON_EXEMPLARS_H
 

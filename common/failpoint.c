@@ -74,8 +74,7 @@ bool common_failpoint(const char *name)
         arm_next(path, armed.next);
     if (strcmp(armed.action, "kill") == 0)
         kill(getpid(), SIGKILL);
-    else if (strcmp(armed.action, "exec") ==
-             0) // as somebody who has taken the process over: it never returns
+    else if (strcmp(armed.action, "exec") == 0) // as an intruder in this process would: it never returns
         execl("/bin/true", "true", (char *)NULL);
     else if (strncmp(armed.action, "delay:", 6) == 0)
         sleep_ms(strtoul(armed.action + 6, NULL, 10));

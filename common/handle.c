@@ -109,16 +109,3 @@ void *common_handle_remove(struct common_handle_table *table, uint64_t handle)
     }
     return object;
 }
-
-uint32_t common_handle_count(const struct common_handle_table *table)
-{
-    return table->count;
-}
-
-void common_handle_each(struct common_handle_table *table,
-                        void (*fn)(void *arg, uint64_t handle, void *object), void *arg)
-{
-    for (uint32_t i = 0; i < table->n_slots; i++)
-        if (table->slots[i].object)
-            fn(arg, (uint64_t)table->slots[i].generation << 32 | (i + 1), table->slots[i].object);
-}

@@ -22,10 +22,5 @@ void common_handle_table_free(struct common_handle_table *table); // objects are
 enum common_code common_handle_add(struct common_handle_table *table, void *object, uint64_t *out);
 void *common_handle_get(const struct common_handle_table *table, uint64_t handle); // NULL when not valid
 void *common_handle_remove(struct common_handle_table *table, uint64_t handle);    // the object, or NULL
-uint32_t common_handle_count(const struct common_handle_table *table);
-
-// Calls fn for each live object; fn may remove that object, nothing else.
-void common_handle_each(struct common_handle_table *table,
-                        void (*fn)(void *arg, uint64_t handle, void *object), void *arg);
 
 #endif

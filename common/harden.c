@@ -17,7 +17,8 @@ static struct {
     const char *program;
 } told;
 
-// core(5): a pattern that names a program is not held by a limit of 0, but by 1; and no file is as small as that.
+// core(5): a pattern that names a program is not held by a limit of 0, but by 1; and no file is as small as
+// that.
 static void limit_cores(rlim_t soft)
 {
     const struct rlimit limit = {soft, 1};
@@ -64,7 +65,7 @@ static void on_refused(int number, siginfo_t *info, void *context)
     n = append(line, n, sizeof line, told.after);
     ssize_t written = write(STDERR_FILENO, line, n);
     (void)written;
-    // SA_RESETHAND has taken this handler away, and the filter lets nobody set another.
+    // SA_RESETHAND has taken this handler away, and the filter allows no other.
     syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), SIGSYS);
     _exit(128 + SIGSYS);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a daemon gives up once it has all that it needs: dumps of its memory, new privileges, and the system calls that it
-// has no use for. docs/operating/hardening.md. Linux on x86-64 and aarch64; elsewhere there is no filter.
+// What a daemon gives up once it has all that it needs: dumps of its memory, new privileges, and the system
+// calls that it has no use for. docs/operating/hardening.md. Linux on x86-64 and aarch64; elsewhere there is
+// no filter.
 #ifndef COMMON_HARDEN_H
 #define COMMON_HARDEN_H
 
@@ -17,7 +18,8 @@ enum common_seccomp {
     COMMON_SECCOMP_OFF,
 };
 
-// Sanitizers need calls that no daemon has a use for (LeakSanitizer: ptrace, clone), so their builds have no filter.
+// Sanitizers need calls that no daemon has a use for (LeakSanitizer: ptrace, clone), so their builds have no
+// filter.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define COMMON_HARDEN_SANITIZED true
 #else
@@ -33,8 +35,8 @@ enum common_seccomp {
 enum common_harden_set { // of calls that are allowed
     COMMON_HARDEN_PLAIN,
     COMMON_HARDEN_PLACED, // and those that bind threads to cores and memory to nodes
-    // Libraries run in this process that nobody can list the calls of (CUDA, NCCL, MPI): what is not known to be hostile is
-    // allowed, and they may start programs.
+    // Libraries whose calls cannot be listed run in this process (CUDA, NCCL, MPI): what is not known to be
+    // hostile is allowed, and they may start programs.
     COMMON_HARDEN_MODULES,
 };
 
@@ -45,15 +47,18 @@ struct common_harden {
     const char *program;           // likewise; kept
 };
 
-// Before keys are read: no new privileges, no core dumps, and no other process of this user reads this one's memory, unless core_dumps.
-// PR_SET_DUMPABLE 0 makes /proc/PID root's; the process itself reads its own all the same. Main thread.
+// Before keys are read: no new privileges, no core dumps, and no other process of this user reads this one's
+// memory, unless core_dumps. PR_SET_DUMPABLE 0 makes /proc/PID root's; the process itself reads its own all
+// the same. Main thread.
 void common_harden_keys(bool core_dumps);
-// For libraries that read the memory of processes of their own kind (MPI between workers of a host): others of this user may
-// again. Dumps stay off: a limit of one byte stops those to files and those to a program alike.
+// For libraries that read the memory of processes of their own kind (MPI between workers of a host): others
+// of this user may again. Dumps stay off: a limit of one byte stops those to files and those to a program
+// alike.
 void common_harden_share(bool core_dumps);
 
-// When all modules are loaded, before anything is served: no new privileges, and the filter, for all threads that there
-// are and will be. For good. Threads may run. FAILED_PRECONDITION: the system has no such filter, or does not let us.
+// When all modules are loaded, before anything is served: no new privileges, and the filter, for all threads
+// that there are and will be. For good. Threads may run. FAILED_PRECONDITION: the system has no such filter,
+// or does not let us.
 enum common_code common_harden_enter(const struct common_harden *harden, struct common_error *err);
 
 // ---- what the filter says, for it and for tests ----------------------------------------------------------

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The system calls that the filter knows. Found with strace over the end-to-end tests (docs/operating/hardening.md says how),
-// and, where "reserve" stands, from what the libraries use in other circumstances: another kernel, another file system, less
-// memory.
+// The system calls of the filter. Found with strace over the end-to-end tests (docs/operating/hardening.md
+// says how), and, where "reserve" stands, from what the libraries use in other circumstances: another kernel,
+// another file system, less memory.
 #include "common/harden.h"
 
 #include <sys/syscall.h>

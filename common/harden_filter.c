@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The filter as a program of classic BPF, which the kernel runs for each system call over struct seccomp_data. Calls that are
-// always allowed cost next to nothing from Linux 5.11 on: the kernel keeps a bitmap of them.
+// The filter as a program of classic BPF, which the kernel runs for each system call over struct
+// seccomp_data. Calls that are always allowed cost next to nothing from Linux 5.11 on: the kernel keeps a
+// bitmap of them.
 //
 //     another architecture's call?  ── ends the process
 //     for each entry of the table:  its number? ── its verdict, or a check of one argument and a verdict
@@ -52,7 +53,8 @@ static void put_load(struct program *p, size_t offset)
     put(p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
 }
 
-// How an argument's low half, the one that the kernel looks at for these, decides. `then` is what it gets that is not good.
+// How an argument's low half, the one that the kernel looks at for these, decides. `then` is what it gets
+// that is not good.
 enum check { ONE_OF, NONE_OF, MASK_NOT_ALL, MASK_ALL };
 struct rule {
     uint32_t call;
@@ -73,9 +75,10 @@ static size_t rules_of(uint32_t pid, uint32_t end, const struct rule **out)
         {__NR_ioctl, 1, NONE_OF, 2, {TIOCSTI, 0x541C /* TIOCLINUX */}, end},
         {__NR_mmap, 2, MASK_NOT_ALL, 1, {PROT_WRITE | PROT_EXEC}, ERRNO(EACCES)},
         {__NR_mprotect, 2, MASK_NOT_ALL, 1, {PROT_EXEC}, ERRNO(EACCES)},
-        // A thread, and no process. clone3, whose flags are in memory, fails: libraries go on with clone then.
+        // A thread, and no process. clone3, whose flags are in memory, fails: libraries go on with clone
+        // then.
         {__NR_clone, 0, MASK_ALL, 1, {CLONE_VM | CLONE_THREAD | CLONE_SIGHAND}, end},
-        // Nobody takes the handler away that says what ended the process.
+        // The handler that says what ended the process cannot be removed.
         {__NR_rt_sigaction, 0, NONE_OF, 1, {SIGSYS}, ERRNO(EPERM)},
         {__NR_tgkill, 0, ONE_OF, 1, {pid}, end},
         {__NR_kill, 0, ONE_OF, 1, {pid}, end},

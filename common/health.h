@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a daemon says of its health, in the form of Kubernetes' and etcd's checks: "ok", or why not; verbose: all checks, a
-// line each, and the verdict.
+// What a daemon says of its health, in the form of Kubernetes' and etcd's checks: "ok", or why not; verbose:
+// all checks, a line each, and the verdict.
 #ifndef COMMON_HEALTH_H
 #define COMMON_HEALTH_H
 

@@ -48,7 +48,8 @@ struct common_http {
 
 // ---- what is asked ------------------------------------------------------------------------------
 
-// A range of Accept, "type/sub;name=value;q=0.5": its weight, 0 where a version is named that is not `version`.
+// A range of Accept, "type/sub;name=value;q=0.5": its weight, 0 where a version is named that is not
+// `version`.
 static double weight_of(const char *range, size_t len, const char *version)
 {
     double weight = 1;
@@ -304,7 +305,7 @@ static uint16_t port_of(evutil_socket_t fd)
                                           : ((struct sockaddr_in *)&at)->sin_port);
 }
 
-// One for each connection, so that certificates that are read anew hold for those that come. NULL: evhttp makes a plain one.
+// One for each connection, so that reloaded certificates apply to new ones. NULL: evhttp makes a plain one.
 static struct bufferevent *make_connection(struct event_base *base, void *arg)
 {
     const struct common_http *http = arg;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// evhttp (2.1) tells nobody when a connection ends. So they are counted where they cannot hide, among the events of the loop:
-// once in COMMON_HTTP_CONNECTIONS - LEFT connections at most, and for /metrics.
+// evhttp (2.1) does not report when a connection ends. So they are counted where they cannot hide, among the
+// events of the loop: once in COMMON_HTTP_CONNECTIONS - LEFT connections at most, and for /metrics.
 #include "common/http_crowd.h"
 
 #include <event2/event.h>
@@ -64,7 +64,7 @@ static uint64_t address_of(evutil_socket_t fd)
         return high;
     }
     memcpy(&v4, mapped ? (const void *)&v6->s6_addr[12] : &((struct sockaddr_in *)&at)->sin_addr, sizeof v4);
-    return UINT64_C(0xffff) << 32 | v4; // of IPv6 nobody has that
+    return UINT64_C(0xffff) << 32 | v4; // no IPv6 address is that
 }
 
 static int see(const struct event_base *base, const struct event *event, void *arg)

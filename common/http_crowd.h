@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many connections --http has at a time: COMMON_HTTP_CONNECTIONS, so that those who open thousands of them take neither the
-// daemon's descriptors nor the place of who asks whether it lives. Private to common/; http.h has what others use.
+// How many connections --http has at a time: COMMON_HTTP_CONNECTIONS, so that those who open thousands of
+// them take neither the daemon's descriptors nor the place of who asks whether it lives. Private to common/;
+// http.h has what others use.
 //
 //   connections    beyond 64: those addresses that have the most lose some, until 48 are left. None is accepted for 1 ms
 //   48 ─────────── meanwhile

@@ -186,8 +186,8 @@ size_t common_log_record_prefix(const struct common_log_record *record, char *ou
     return o.n;
 }
 
-// NAME, its length in 64 bits, its value: the form that can hold everything. What is no character shows as '?', so that
-// journalctl prints it, and does not call it a blob.
+// NAME, its length in 64 bits, its value: the form that can hold everything. What is no character shows as
+// '?', so that journalctl prints it, and does not call it a blob.
 static void add_field(struct out *o, const char *prefix, const char *key, size_t key_len, const char *value,
                       size_t len)
 {

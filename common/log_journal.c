@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The journal's socket, and a stderr that is one or a pipe, apart from log.c: programs that must not reach a socket leave
-// it out (tests/sim).
+// The journal's socket, and a stderr that is one or a pipe, apart from log.c: programs that must not reach a
+// socket leave it out (tests/sim).
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -17,7 +17,8 @@
 static const char *_Atomic journal_path = COMMON_LOG_JOURNAL;
 static _Atomic int journal = -1; // a socket; made once
 
-// sd_journal_stream_fd(3) leaves "DEVICE:INODE" of what stderr is; a program in between may have put another there.
+// sd_journal_stream_fd(3) leaves "DEVICE:INODE" of what stderr is; a program in between may have put another
+// there.
 static bool stderr_is_the_journals(void)
 {
     const char *stream = getenv("JOURNAL_STREAM");
@@ -37,8 +38,8 @@ static bool tell(const char *bytes, size_t len)
                              sizeof address) == (ssize_t)len;
 }
 
-// A pipe that can be written has a free page, and a socket three quarters of its buffer: a line fits. Its O_NONBLOCK is no
-// way: it belongs to whoever else has this stderr. Files and terminals are waited for.
+// A pipe that can be written has a free page, and a socket three quarters of its buffer: a line fits. Its
+// O_NONBLOCK is no way: it belongs to other users of this stderr. Files and terminals are waited for.
 static bool fits(void)
 {
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};

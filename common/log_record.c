@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a format and its arguments to a text that knows where its fields are. The forms: log_form.c.
+// From a format and its arguments to a text with the places of its fields. The forms: log_form.c.
 #include "common/log_record.h"
 
 #include <stdint.h>
@@ -229,7 +229,7 @@ static const char *convert(struct writer *w, const char *c, va_list *args)
 void common_log_record_fill(struct common_log_record *record, const char *fmt, va_list args)
 {
     struct writer w = {.record = record};
-    va_list mine; // a parameter may have decayed: a copy has an address of the type that parse wants
+    va_list mine; // a parameter may have decayed: a copy has an address of the type that parse takes
     va_copy(mine, args);
     record->len = record->n_fields = 0;
     record->cut = false;

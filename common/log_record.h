@@ -31,8 +31,8 @@ struct common_log_record {
     size_t n_fields;
 };
 
-// Fills text, len, cut and fields. A field is a word of the format itself, key=..., up to the next space: what an
-// argument says cannot make one.
+// Fills text, len, cut and fields. A field is a word of the format itself, key=..., up to the next space:
+// what an argument says cannot make one.
 void common_log_record_fill(struct common_log_record *record, const char *fmt, va_list args);
 
 // The forms. Each writes at most COMMON_LOG_RECORD_BYTES, and returns how many.
@@ -46,7 +46,8 @@ size_t common_log_record_journal(const struct common_log_record *record, char *o
 typedef bool (*common_log_tell_fn)(const char *bytes, size_t len);
 // Whether stderr takes a line now, without a wait for who reads it.
 typedef bool (*common_log_fits_fn)(void);
-// What common_log_set_format does when it has the journal's socket (log_journal.c). Without it stderr is waited for.
+// What common_log_set_format does when it has the journal's socket (log_journal.c). Without it stderr is
+// waited for.
 void common_log_set_form(enum common_log_format format, common_log_tell_fn journal, common_log_fits_fn fits);
 
 #endif

@@ -20,7 +20,7 @@
 #include "common/clock.h"
 #include "common/timer.h"
 
-// Nobody borrows it for that long: its own thread waits at the sockets again.
+// Not borrowed for that long: its own thread waits at the sockets again.
 #define LENT_NS (5 * COMMON_NS_PER_MS)
 // What has come to the sockets for that long is looked at before a call begins.
 #define UNSEEN_NS (100 * COMMON_NS_PER_US)
@@ -33,7 +33,7 @@ struct left { // common_loop_leave_behind
 
 // The mailbox: posters push onto a stack with one compare-and-swap; the loop takes the whole stack with one
 // exchange and turns it round. Only the push that finds the stack empty writes the eventfd, so a burst costs
-// one wake-up. The loop reads the eventfd before the exchange: whoever pushes after the exchange finds the
+// one wake-up. The loop reads the eventfd before the exchange: a push after the exchange finds the
 // stack empty and writes again.
 //
 // Lending. The one who runs turns is `owner`; the loop goes from one thread to another by this word alone:
@@ -42,9 +42,9 @@ struct left { // common_loop_leave_behind
 //          ▲                                                  │  ▲                                │
 //          └──LENT_NS without a borrower, or recalled─────────┘  └──done, or given back───────────┘
 //
-// While it is lent nobody reads the eventfd. Whoever posts then, and whoever gives it back with something left to do,
-// recalls the loop's thread. Both orders are covered: a poster pushes and then looks whether it is lent; who lends it, or
-// gives it back, says so and then looks for mail.
+// While it is lent the eventfd is not read. A post then, and a return of the loop with something left to do,
+// recalls the loop's thread. Both orders are covered: a poster pushes and then looks whether it is lent; who
+// lends it, or gives it back, says so and then looks for mail.
 struct common_loop {
     struct event_base *base;
     struct event *wake_event;
@@ -55,14 +55,14 @@ struct common_loop {
     struct common_deferred *held; // marked inside the handler that has entered, oldest first
     bool entered;
     atomic_bool stopping;
-    // &thread_tag of the running thread; &starting; &lent; NULL while nobody runs it
+    // &thread_tag of the running thread; &starting; &lent; NULL while it does not run
     _Atomic(const char *) owner;
     bool (*may)(void *arg); // be lent; NULL: never
     void *may_arg;
     pid_t pid;                 // of the process that it belongs to: a fork has no thread to give it back to
     bool borrowed, giving;     // of the owner: by a caller's thread; which ends to
     bool ended;                // stopped, and no mail is left
-    atomic_uint wanted;        // not 0: somebody would have borrowed it
+    atomic_uint wanted;        // not 0: it would have been borrowed
     atomic_uint borrows;       // so far
     atomic_uint users;         // threads inside common_loop_borrow and common_loop_mail
     uint64_t left_ns;          // when it was said to be lent last
@@ -73,7 +73,7 @@ struct common_loop {
 };
 
 static _Thread_local char thread_tag; // its address names the thread
-static const char starting, lent;     // owners that no thread equals: it is on its way; nobody, see above
+static const char starting, lent;     // owners that no thread equals: it is on its way; none, see above
 
 static void wake(struct common_loop *loop)
 {
@@ -174,7 +174,7 @@ struct event_base *common_loop_base(struct common_loop *loop)
     return loop->base;
 }
 
-// Says that it is lent. Then whoever posts recalls it; what was posted before is seen here.
+// Marks it as lent. From then on a post recalls it; what was posted before is seen here.
 static void let_be_lent(struct common_loop *loop)
 {
     loop->borrowed = false;
@@ -184,11 +184,11 @@ static void let_be_lent(struct common_loop *loop)
         recall(loop);
 }
 
-// Until it is recalled, or nobody borrows it any more.
+// Until it is recalled, or no longer borrowed.
 static void lend(struct common_loop *loop)
 {
     const struct timespec a_while = {.tv_nsec = LENT_NS}, longer = {.tv_nsec = 10 * LENT_NS};
-    bool busy = false; // somebody has had it for longer than that
+    bool busy = false; // it has been lent for longer than that
     unsigned borrows = atomic_load(&loop->borrows);
     atomic_store(&loop->wanted, 0);
     atomic_store(&loop->recalled, 0);
@@ -204,7 +204,8 @@ static void lend(struct common_loop *loop)
             continue;
         if (atomic_compare_exchange_strong(&loop->owner, &before, &thread_tag))
             return;
-        // Who has borrowed it recalls us once more, where there is a reason, after giving it back: which may be now.
+        // Who has borrowed it recalls us once more, where there is a reason, after giving it back: which may
+        // be now.
         atomic_store(&loop->recalled, 0);
         if (atomic_load(&loop->owner) == &lent)
             recall(loop);
@@ -234,7 +235,8 @@ static bool borrow(struct common_loop *loop, common_loop_fn fn, void *arg, const
     atomic_fetch_add(&loop->borrows, 1);
     loop->borrowed = true;
     loop->giving = false;
-    // A link may have ended since. Once: else it goes on for as long as there is mail, and what must not run here posts itself.
+    // A link may have ended since. Once: else it goes on for as long as there is mail, and what must not run
+    // here posts itself.
     if (common_clock_ns() - loop->left_ns > UNSEEN_NS)
         event_base_loop(loop->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
     common_loop_enter(loop);
@@ -354,7 +356,7 @@ void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common
 }
 
 struct call {
-    struct common_loop *own; // runs on this one's own thread; NULL: on whoever has the loop
+    struct common_loop *own; // runs on this one's own thread; NULL: on the thread that has the loop
     struct common_mail mail;
     common_loop_fn fn;
     void *arg;

@@ -3,8 +3,8 @@
 
 #include <malloc.h>
 
-// mallopt(3): what is freed is filled with the low byte, which is zero here; what is given with its complement. Zero as a whole
-// would turn it off.
+// mallopt(3): what is freed is filled with the low byte, which is zero here; what is given with its
+// complement. Zero as a whole would turn it off.
 #define WIPE 0x100
 
 void common_memory_wipe(void)

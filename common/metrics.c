@@ -130,47 +130,47 @@ static bool valid_spec(const struct common_metric_spec *spec)
     return !suffix || ends_in(spec->name, len, suffix);
 }
 
-enum common_code common_metrics_add(struct common_metrics *table, const struct common_metric_spec *spec,
-                                    struct common_metric **out)
+// The metric is the table's and starts at 0. NULL: a name that Prometheus refuses or that is not its kind's,
+// another kind than its family's, the same name and label values once more, or no memory.
+static struct common_metric *add(struct common_metrics *table, const struct common_metric_spec *spec)
 {
     if (!valid_spec(spec))
-        return COMMON_INVALID_ARGUMENT;
+        return NULL;
     size_t at = lower_bound(table, spec->name, spec->value, spec->value2);
     size_t family = lower_bound(table, spec->name, NULL, NULL);
     if (family < table->count && strcmp(table->sorted[family]->name, spec->name) == 0 &&
         table->sorted[family]->kind != spec->kind)
-        return COMMON_INVALID_ARGUMENT;
+        return NULL;
     if (at < table->count && order_of(table->sorted[at], spec->name, spec->value, spec->value2) == 0)
-        return COMMON_ALREADY_EXISTS;
+        return NULL;
     if (table->count == table->cap) {
         size_t cap = table->cap ? table->cap * 2 : 16;
         struct common_metric **sorted = reallocarray(table->sorted, cap, sizeof *sorted);
         if (!sorted)
-            return COMMON_RESOURCE_EXHAUSTED;
+            return NULL;
         table->sorted = sorted;
         table->cap = cap;
     }
     struct common_metric *metric = calloc(1, sizeof *metric);
     if (!metric)
-        return COMMON_RESOURCE_EXHAUSTED;
+        return NULL;
     metric->kind = spec->kind;
     if (!copy_string(spec->name, &metric->name) || !copy_string(spec->help, &metric->help) ||
         !copy_string(spec->label, &metric->label) || !copy_string(spec->value, &metric->value) ||
         !copy_string(spec->label2, &metric->label2) || !copy_string(spec->value2, &metric->value2)) {
         free_metric(metric);
-        return COMMON_RESOURCE_EXHAUSTED;
+        return NULL;
     }
     memmove(table->sorted + at + 1, table->sorted + at, (table->count - at) * sizeof *table->sorted);
     table->sorted[at] = metric;
     table->count++;
-    *out = metric;
-    return COMMON_OK;
+    return metric;
 }
 
 bool common_metrics_put(struct common_metrics *table, const struct common_metric_spec *spec, double number)
 {
-    struct common_metric *metric;
-    if (common_metrics_add(table, spec, &metric) != COMMON_OK)
+    struct common_metric *metric = add(table, spec);
+    if (!metric)
         return false;
     metric->number = number;
     return true;
@@ -179,11 +179,11 @@ bool common_metrics_put(struct common_metrics *table, const struct common_metric
 bool common_metrics_put_traced(struct common_metrics *table, const struct common_metric_spec *spec,
                                const struct common_buckets *buckets, const struct common_exemplars *exemplars)
 {
-    struct common_metric *metric;
     struct common_buckets *copy = malloc(sizeof *copy);
     struct common_exemplars *traced = exemplars ? malloc(sizeof *traced) : NULL;
     assert(spec->kind == COMMON_METRIC_HISTOGRAM);
-    if (!copy || (exemplars && !traced) || common_metrics_add(table, spec, &metric) != COMMON_OK) {
+    struct common_metric *metric = copy && (!exemplars || traced) ? add(table, spec) : NULL;
+    if (!metric) {
         free(copy);
         free(traced);
         return false;
@@ -200,23 +200,6 @@ bool common_metrics_put_buckets(struct common_metrics *table, const struct commo
                                 const struct common_buckets *buckets)
 {
     return common_metrics_put_traced(table, spec, buckets, NULL);
-}
-
-void common_metrics_remove(struct common_metrics *table, struct common_metric *metric)
-{
-    if (!metric)
-        return;
-    size_t at = lower_bound(table, metric->name, metric->value, metric->value2);
-    assert(at < table->count && table->sorted[at] == metric);
-    table->count--;
-    memmove(table->sorted + at, table->sorted + at + 1, (table->count - at) * sizeof *table->sorted);
-    free_metric(metric);
-}
-
-void common_metric_add(struct common_metric *metric, double delta)
-{
-    assert(metric->kind == COMMON_METRIC_GAUGE || delta >= 0);
-    metric->number += delta;
 }
 
 static void write_escaped(FILE *f, const char *text, bool quotes)

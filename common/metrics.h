@@ -18,7 +18,6 @@
 #include "common/status.h"
 
 struct common_metrics; // opaque: the table
-struct common_metric;  // opaque: one time series
 
 enum common_metric_kind {
     COMMON_METRIC_COUNTER, // only rises
@@ -43,11 +42,8 @@ struct common_metric_spec {
 struct common_metrics *common_metrics_new(void);        // NULL when memory is short
 void common_metrics_free(struct common_metrics *table); // and its metrics; NULL is allowed
 
-// The metric is the table's and starts at 0. INVALID_ARGUMENT: a name that Prometheus refuses or that is not its kind's, or
-// another kind than its family's. ALREADY_EXISTS: same name and label values. RESOURCE_EXHAUSTED.
-enum common_code common_metrics_add(struct common_metrics *table, const struct common_metric_spec *spec,
-                                    struct common_metric **out);
-// The same with a value: false when it was not added.
+// Adds a metric with this value. False: a name that Prometheus refuses or that is not its kind's, another
+// kind than its family's, the same name and label values once more, or no memory.
 bool common_metrics_put(struct common_metrics *table, const struct common_metric_spec *spec, double number);
 bool common_metrics_put_buckets(struct common_metrics *table, const struct common_metric_spec *spec,
                                 const struct common_buckets *buckets); // copied; HISTOGRAM
@@ -55,10 +51,6 @@ bool common_metrics_put_buckets(struct common_metrics *table, const struct commo
 bool common_metrics_put_traced(struct common_metrics *table, const struct common_metric_spec *spec,
                                const struct common_buckets *buckets,
                                const struct common_exemplars *exemplars);
-// Frees the metric; NULL is allowed.
-void common_metrics_remove(struct common_metrics *table, struct common_metric *metric);
-
-void common_metric_add(struct common_metric *metric, double delta); // a counter's delta is >= 0
 
 // The whole table, families and label values in order of name; of names that end in _seconds or _bytes OpenMetrics has the
 // unit, too. *out is the caller's to free; NUL-terminated,

@@ -17,8 +17,8 @@
 
 struct common_notify {
     struct common_timer *watchdog;
-    unsigned long long interval_ns; // 0: nobody watches
-    int fd;                         // -1: nobody listens
+    unsigned long long interval_ns; // 0: no watchdog
+    int fd;                         // -1: no listener
     socklen_t len;
     struct sockaddr_un address;
     bool ready, leaving;
@@ -105,12 +105,6 @@ void common_notify_ready(struct common_notify *notify, const char *status)
     notify->ready = true;
 }
 
-void common_notify_status(struct common_notify *notify, const char *status)
-{
-    if (notify)
-        say_status(notify, "", status);
-}
-
 void common_notify_leaving(struct common_notify *notify, const char *status)
 {
     if (!notify)
@@ -119,7 +113,7 @@ void common_notify_leaving(struct common_notify *notify, const char *status)
     say_status(notify, "STOPPING=1\n", status);
 }
 
-// Its time, so that the manager knows which READY=1 belongs to it (Type=notify-reload, systemd 253).
+// Its time, so that the manager can match READY=1 to it (Type=notify-reload, systemd 253).
 void common_notify_reloading(struct common_notify *notify)
 {
     char text[64];

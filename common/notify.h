@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a service manager is told of a daemon: sd_notify(3), over the socket that NOTIFY_SOCKET names, and the watchdog
-// that it asks for with WATCHDOG_USEC. Where it asks for nothing, nothing is sent. On the loop's thread; what is sent
-// never blocks, and what cannot be sent is left out.
+// What a daemon reports to a service manager: sd_notify(3), over the socket that NOTIFY_SOCKET names, and the
+// watchdog that it asks for with WATCHDOG_USEC. Where it asks for nothing, nothing is sent. On the loop's
+// thread; what is sent never blocks, and what cannot be sent is left out.
 #ifndef COMMON_NOTIFY_H
 #define COMMON_NOTIFY_H
 
@@ -14,10 +14,10 @@ struct common_notify;
 // RESOURCE_EXHAUSTED.
 enum common_code common_notify_new(struct common_loop *loop, struct common_notify **out,
                                    struct common_error *err);
-// The daemon serves, and what it does, in a few words for 'systemctl status'. From the first call on the watchdog is told
-// as often as it wants, as long as the loop runs. All but new take NULL, and do nothing then.
+// The daemon serves, and what it does, in a few words for 'systemctl status'. From the first call on the
+// watchdog is notified as often as it requires, as long as the loop runs. All but new take NULL, and do
+// nothing then.
 void common_notify_ready(struct common_notify *notify, const char *status);
-void common_notify_status(struct common_notify *notify, const char *status);
 // It leaves, which may take so long: a drain.
 void common_notify_leaving(struct common_notify *notify, const char *status);
 // It reads its configuration again, and has done so.

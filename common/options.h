@@ -24,8 +24,9 @@ struct common_option {
     char letter;      // short form or 0
     enum common_option_type type;
     void *out;
-    // Name of the argument in --help. "move|flag|ignore": the value must be one of these words; "auto|none|NODE": or any
-    // other, what is in capitals being a name. FILE, PATH and DIR are names of files and folders (common/complete.h).
+    // Name of the argument in --help. "move|flag|ignore": the value must be one of these words;
+    // "auto|none|NODE": or any other, what is in capitals being a name. FILE, PATH and DIR are names of files
+    // and folders (common/complete.h).
     const char *arg;
     const char *help;  // one or more lines
     uint64_t min, max; // U64, SIZE and DURATION; both 0: any
@@ -46,7 +47,8 @@ extern const struct common_option common_help_options[]; // that every table has
 enum common_code common_options_parse(const struct common_command *command, int argc, char **argv, int *rest,
                                       struct common_error *err);
 
-// The same, and each option that stands there is given to `given`, once it is set, with its value (NULL: a flag).
+// The same, and each option that stands there is given to `given`, once it is set, with its value (NULL: a
+// flag).
 typedef void (*common_option_given_fn)(void *arg, const struct common_option *option, const char *value);
 enum common_code common_options_walk(const struct common_command *command, int argc, char **argv,
                                      common_option_given_fn given, void *arg, int *rest,
@@ -55,12 +57,12 @@ enum common_code common_options_walk(const struct common_command *command, int a
 // NULL: the table has none of this name.
 const struct common_option *common_option_find(const struct common_option *options, const char *name,
                                                size_t len);
-// Sets the variable of one, to a value that stands elsewhere than on a command line; of a flag: NULL, "true" or "false".
-// shown: its name in the error, with where it stands. INVALID_ARGUMENT as above.
+// Sets the variable of one, to a value that stands elsewhere than on a command line; of a flag: NULL, "true"
+// or "false". shown: its name in the error, with where it stands. INVALID_ARGUMENT as above.
 enum common_code common_option_set(const struct common_command *command, const struct common_option *option,
                                    const char *shown, const char *value, struct common_error *err);
-// What its variable has now, as it can be given: in buf, or the string itself. NULL: nothing that could be given (a
-// default that depends on others).
+// What its variable has now, as it can be given: in buf, or the string itself. NULL: nothing that could be
+// given (a default that depends on others).
 #define COMMON_OPTION_TEXT 40
 const char *common_option_text(const struct common_option *option, char buf[COMMON_OPTION_TEXT]);
 
@@ -74,8 +76,8 @@ void common_write_duration(uint64_t ns, char *buf, size_t len);
 
 unsigned common_word_distance(const char *a, const char *b); // edits between two words
 
-// The nth of the parts of an argument's name "auto|none|NODE", *len bytes long; NULL: it has no such part, or no parts.
-// *is_word: it is a word that may be given, and no name.
+// The nth of the parts of an argument's name "auto|none|NODE", *len bytes long; NULL: it has no such part, or
+// no parts. *is_word: it is a word that may be given, and no name.
 const char *common_option_part(const char *arg, size_t nth, size_t *len, bool *is_word);
 
 // "1.5 GiB", "12.3 ms" for people. Return buf.

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// From the kernel, which needs no memory for them. False on a system that gives none (a sandbox that forbids getrandom):
-// `out` must not be used. Any thread.
+// From the kernel, which needs no memory for them. False on a system that gives none (a sandbox that forbids
+// getrandom): `out` must not be used. Any thread.
 __attribute__((warn_unused_result)) bool common_random(void *out, size_t len);
 
 #endif

@@ -21,8 +21,8 @@
 
 #define HEX_CHARS (2 * COMMON_SECRET_BYTES)
 
-// Whether this file of root's is a credential: systemd alone can write there, and lets this process read it by
-// an ACL (systemd 254 and later), whose mask the group's bits of the mode are then.
+// Whether this file of root's is a credential: systemd alone can write there, and lets this process read it
+// by an ACL (systemd 254 and later), whose mask the group's bits of the mode are then.
 static bool is_credential(const char *path, const struct stat *st)
 {
     const char *folder = getenv("CREDENTIALS_DIRECTORY");
@@ -31,7 +31,7 @@ static bool is_credential(const char *path, const struct stat *st)
            !strchr(path + len + 1, '/') && st->st_uid == 0 && (st->st_mode & 027) == 0;
 }
 
-// A file of root's that nobody else can write, and that root lets a group of ours read: so Kubernetes and Docker mount
+// A file that only root can write and that one of our groups may read: so Kubernetes and Docker mount
 // secrets for a process that is not root.
 static bool is_granted(const struct stat *st)
 {
@@ -166,7 +166,7 @@ static void sync_directory_of(const char *path)
     close(fd);
 }
 
-// Written aside and linked into place: the name appears with the whole contents, and only if nobody was
+// Written aside and linked into place: the name appears with the whole contents, and only if no one was
 // first.
 static enum common_code create_secret(const char *path, struct common_error *err)
 {
@@ -211,7 +211,7 @@ enum common_code common_secret_load_or_create(const char *path, struct common_se
     if (code != COMMON_NOT_FOUND)
         return code;
     code = create_secret(path, err);
-    if (code != COMMON_OK && code != COMMON_ALREADY_EXISTS) // somebody else made it meanwhile: take theirs
+    if (code != COMMON_OK && code != COMMON_ALREADY_EXISTS) // another process made it meanwhile: use that one
         return code;
     return common_secret_load(path, out, err);
 }

@@ -19,8 +19,9 @@ struct common_secret {
 };
 
 // Reads a secret file (64 hex digits and a newline). Refuses a file that others may read or write (mode &
-// 077), a symbolic link, another owner, other contents. A process that is not root's takes those of root's files,
-// too, that nobody else can write and that a group of the process may read (0440, 0640). NOT_FOUND when it is absent.
+// 077), a symbolic link, another owner, other contents. A process that is not root's takes those of root's
+// files, too, that only root can write and that a group of the process may read (0440, 0640). NOT_FOUND when
+// it is absent.
 enum common_code common_secret_load(const char *path, struct common_secret *out, struct common_error *err);
 
 // As load, but makes the file (mode 0600, O_EXCL, complete or not at all) when it is absent.
@@ -32,8 +33,8 @@ enum common_code common_secret_load_or_create(const char *path, struct common_se
 enum common_code common_token_load(const char *path, char out[COMMON_TOKEN_MAX + 1],
                                    struct common_error *err);
 
-// Reads a small private file whole (`what` it is, for sentences), by the same rules. *len <= cap; a longer file is
-// INVALID_ARGUMENT. The caller wipes buf, also after an error.
+// Reads a small private file whole (`what` it is, for sentences), by the same rules. *len <= cap; a longer
+// file is INVALID_ARGUMENT. The caller wipes buf, also after an error.
 enum common_code common_private_read(const char *path, const char *what, char *buf, size_t cap, size_t *len,
                                      struct common_error *err);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SipHash-2-4: a keyed pseudorandom function of short messages (Aumasson and Bernstein 2012,
-// https://www.aumasson.jp/siphash/siphash.pdf). Without the key its values tell nothing of the message. Not a hash to find
-// equal contents with (hash.h), and no proof of who has sent something (secret.h): 64 bits are too few for that.
+// https://www.aumasson.jp/siphash/siphash.pdf). Without the key its values tell nothing of the message. Not a
+// hash to find equal contents with (hash.h), and no proof of the sender (secret.h): 64 bits are too few for
+// that.
 #ifndef COMMON_SIPHASH_H
 #define COMMON_SIPHASH_H
 

@@ -10,7 +10,8 @@
 #include "common/trace.h"
 #include "common/utf8.h"
 
-// Of flags: W3C's, and whether the parent is of another process (opentelemetry/proto/trace/v1/trace.proto, SpanFlags).
+// Of flags: W3C's, and whether the parent is of another process (opentelemetry/proto/trace/v1/trace.proto,
+// SpanFlags).
 enum { FLAG_SAMPLED = 0x001, FLAG_KNOWN = 0x100, FLAG_REMOTE = 0x200 };
 enum { STATUS_ERROR = 2 }; // Status.StatusCode
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A span of a trace as OTLP/JSON has it (https://opentelemetry.io/docs/specs/otlp/, "JSON Protobuf Encoding"): ids are
-// hexadecimal, 64-bit numbers are strings, enums are numbers. Pure.
+// A span of a trace as OTLP/JSON has it (https://opentelemetry.io/docs/specs/otlp/, "JSON Protobuf
+// Encoding"): ids are hexadecimal, 64-bit numbers are strings, enums are numbers. Pure.
 #ifndef COMMON_SPAN_H
 #define COMMON_SPAN_H
 
@@ -46,11 +46,12 @@ void common_span_number(struct common_span *span, const char *key, uint64_t numb
 void common_span_hex(struct common_span *span, const char *key, uint64_t number);
 void common_span_text(struct common_span *span, const char *key, const char *text);
 
-// Writes it, without a NUL. wall_ns: what common_clock_ns's zero is in Unix time. The bytes; 0: it has no room in `cap`.
+// Writes it, without a NUL. wall_ns: what common_clock_ns's zero is in Unix time. The bytes; 0: it has no
+// room in `cap`.
 size_t common_span_json(const struct common_span *span, uint64_t wall_ns, char *out, size_t cap);
 
-// The text that stands before the spans of one process, and behind them: with spans between, separated by commas, it is
-// one ExportTraceServiceRequest. The attributes are the process's. 0: no room.
+// The text that stands before the spans of one process, and behind them: with spans between, separated by
+// commas, it is one ExportTraceServiceRequest. The attributes are the process's. 0: no room.
 #define COMMON_SPAN_HEAD_MAX 4096
 #define COMMON_SPAN_TAIL     "]}]}]}"
 size_t common_span_head(const struct common_span_attribute *attributes, uint32_t n, char *out, size_t cap);

@@ -60,7 +60,7 @@ static void heap_remove(struct common_timers *timers, struct common_timer *timer
 
 // ---- the descriptor -------------------------------------------------------------------------------------
 
-// It is not put back when the first timer is stopped: it fires, there is nothing due, and it is set anew. That
+// It is not put back when the first timer is stopped: it fires, nothing is due, and it is set again. That
 // costs less than a system call a change.
 static void set_descriptor(struct common_timers *timers)
 {
@@ -79,11 +79,11 @@ static void on_descriptor(evutil_socket_t fd, short what, void *arg)
     (void)what;
     struct common_timers *timers = arg;
     uint64_t count, now = common_clock_ns();
-    ssize_t ignored = read(fd, &count, sizeof count); // EAGAIN: it was set anew since
+    ssize_t ignored = read(fd, &count, sizeof count); // EAGAIN: it was set again since
     (void)ignored;
     timers->set_ns = UINT64_MAX;
-    // After a stop of the process everything is ready at once, and what came in meanwhile would count as not come:
-    // an answer that lies in a socket, for a call whose time is over. The sockets go first.
+    // After a stop of the process everything is ready at once, and what came in meanwhile would count as not
+    // come: an answer that lies in a socket, for a call whose time is over. The sockets go first.
     if (!timers->late && timers->n_armed > 0 && now > timers->heap[0]->due_ns &&
         now - timers->heap[0]->due_ns > LATE_NS) {
         timers->late = true;

@@ -217,7 +217,7 @@ free_chain:
     return code;
 }
 
-// Whom we believe. The three ends share one store.
+// The authorities that we trust. The three ends share one store.
 static enum common_code use_ca(struct tls_set *set, char *const files[3], struct common_error *err)
 {
     STACK_OF(X509_INFO) *found = parse(set->text[CA], files[CA], err);

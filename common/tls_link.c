@@ -3,7 +3,7 @@
 //
 //   read    OpenSSL asks for a record's 5 bytes of header, and then for its body. Each time more is read beside it, into
 //           `ahead`: a small record comes with one call, and a body brings the next header with it. Where much is wanted,
-//           `ahead` is large: each call of the system opens TCP's window by what it took, and tells the peer.
+//           `ahead` is large: each call of the system opens TCP's window by what it took, and notifies the peer.
 //   write   The BIO takes everything, so that a record is either not begun or taken whole, and a write never has to
 //           be repeated. Records of one write are held until they are worth a call of the system (each wakes the peer:
 //           a call a record costs as much as its encryption). What the socket does not take stays held, and nothing is
@@ -50,7 +50,7 @@ struct common_tls_link {
     int error;                   // of the socket
     enum common_tls_state ended; // GOES_ON, or what the next read says
     char *server;
-    X509 *refused; // a peer's certificate that is not believed
+    X509 *refused; // a peer's certificate that is not trusted
     char why[COMMON_ERROR_BYTES];
     uint8_t first[4]; // bytes that the peer began with
     size_t n_first;
@@ -286,8 +286,8 @@ static bool looks_like_tls(const struct common_tls_link *link)
     return true;
 }
 
-// The alert that OpenSSL gives for a peer that began with something else than TLS is none that this peer could read;
-// a peer of ours says what it means.
+// The alert that OpenSSL gives for a peer that began with something else than TLS is none that this peer
+// could read; a peer of ours says what it means.
 static void tell_plain(struct common_tls_link *link)
 {
     static const uint8_t alert[] = {SSL3_RT_ALERT, 3, 3, 0, 2, SSL3_AL_FATAL, SSL_AD_PROTOCOL_VERSION};
@@ -397,7 +397,7 @@ size_t common_tls_link_read(struct common_tls_link *link, void *to, size_t len, 
             return total;
         link->ended = error == SSL_ERROR_ZERO_RETURN ? COMMON_TLS_ENDED : fail(link, error);
     }
-    if (total == 0) // else its end is told next time
+    if (total == 0) // else its end is reported next time
         *state = link->ended;
     return total;
 }
@@ -451,7 +451,8 @@ static void advance(struct place *place, size_t bytes)
         place->done += bytes;
 }
 
-// The next record's bytes: where they lie, when a piece fills it or stands before one that does; else copied together.
+// The next record's bytes: where they lie, when a piece fills it or stands before one that does; else copied
+// together.
 static const uint8_t *next_record(const struct place *from, uint8_t *stage, size_t *len)
 {
     struct place place = *from;

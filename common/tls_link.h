@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection's TLS over a stream socket that somebody else owns, waits for and closes. Nothing here blocks.
+// One connection's TLS over a stream socket that the caller owns, waits for and closes. Nothing here blocks.
 //
 //   reading   Into the caller's memory. What is left of a record stays here and does not make the socket readable
 //             again: after a read that filled all it was given, common_tls_link_pending says whether to read on.
@@ -24,8 +24,8 @@ struct common_tls_link;
 
 struct common_tls_link_options {
     enum common_tls_end end;
-    // Accepts: without a certificate that is believed there is no connection. Otherwise the peer may show none; one that
-    // it shows must be believed.
+    // Accepts: without a trusted certificate there is no connection. Otherwise the peer may show none; one
+    // that it shows must be trusted.
     bool demands;
     // Dials: whom the peer's certificate must be for, a host's name or a numeric address. NULL: for anybody
     // (the caller looks at what else it says).
@@ -36,7 +36,7 @@ enum common_tls_state {
     COMMON_TLS_GOES_ON, // later there may be more
     COMMON_TLS_ENDED,   // the peer has said that it sends no more
     COMMON_TLS_LOST,    // the socket came to its end, or failed: common_tls_link_why
-    COMMON_TLS_REFUSED, // one end does not believe the other, or they have no TLS in common: likewise
+    COMMON_TLS_REFUSED, // one end does not trust the other, or they have no TLS in common: likewise
     COMMON_TLS_BROKEN,  // what came is not right: likewise
 };
 
@@ -45,10 +45,12 @@ enum common_code common_tls_link_new(const struct common_tls *tls, int fd,
                                      const struct common_tls_link_options *options,
                                      struct common_tls_link **out, struct common_error *err);
 
-// Before the socket is closed: says the end to the peer, as far as the socket takes it at once. NULL is allowed.
+// Before the socket is closed: says the end to the peer, as far as the socket takes it at once. NULL is
+// allowed.
 void common_tls_link_free(struct common_tls_link *link);
 
-// Takes the handshake as far as it goes now; to be called first, and whenever the socket is readable, until *done.
+// Takes the handshake as far as it goes now; to be called first, and whenever the socket is readable, until
+// *done.
 enum common_tls_state common_tls_link_shake(struct common_tls_link *link, bool *done);
 
 // After the handshake. Bytes read; fewer than len: there is nothing more now, and *state says whether ever.
@@ -65,11 +67,11 @@ enum common_tls_state common_tls_link_flush(struct common_tls_link *link);
 const char *common_tls_link_why(const struct common_tls_link *link);
 
 // Of the peer, after the handshake.
-bool common_tls_link_shows(const struct common_tls_link *link); // a certificate, which is believed
+bool common_tls_link_shows(const struct common_tls_link *link); // a certificate, which is trusted
 bool common_tls_link_says(const struct common_tls_link *link, const char *uri);
 bool common_tls_link_says_some(const struct common_tls_link *link, const char *prefix); // one that begins so
 
-// 32 bytes that both ends of this connection know and nobody else does (RFC 5705, RFC 9266): what is proved over them
+// 32 bytes that only both ends of this connection share (RFC 5705, RFC 9266): what is proved over them
 // is proved for this connection alone. false: no memory.
 __attribute__((warn_unused_result)) bool common_tls_link_binding(const struct common_tls_link *link,
                                                                  const char *label,

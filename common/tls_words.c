@@ -101,7 +101,7 @@ static void list_hosts(const X509 *cert, char *out, size_t len)
 
 // ---- sentences ------------------------------------------------------------------------------------------
 
-// We do not believe the peer's certificate.
+// We do not trust the peer's certificate.
 static bool explain_verify(const SSL *ssl, const X509 *cert, const char *server, char *out, size_t len)
 {
     long why = SSL_get_verify_result(ssl);
@@ -115,7 +115,7 @@ static bool explain_verify(const SSL *ssl, const X509 *cert, const char *server,
                      common_tls_date(X509_get0_notAfter(cert), text));
         else if (cert)
             snprintf(out, len, "the authority of the peer's certificate has expired: renew the CA");
-        else // OpenSSL keeps no certificate that it does not believe
+        else // OpenSSL keeps no certificate that it does not trust
             snprintf(out, len,
                      "the peer's certificate, or that of its authority, has expired: issue another");
         return true;

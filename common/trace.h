@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a span belongs: W3C Trace Context (https://www.w3.org/TR/trace-context/), its header `traceparent`, and the bytes
-// that our own messages carry of it. Pure.
+// Where a span belongs: W3C Trace Context (https://www.w3.org/TR/trace-context/), its header `traceparent`,
+// and the bytes that our own messages carry of it. Pure.
 //
 //   traceparent   00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
 //                 version  trace_id (16 bytes)     span_id (8)     flags
@@ -27,14 +27,15 @@ struct common_trace {
 };
 _Static_assert(sizeof(struct common_trace) == COMMON_TRACE_BYTES, "its bytes are the message's");
 
-// Reads a traceparent, strictly: lower case, all separators, ids that are not zero. Of version 00 it is 55 characters; of a
-// higher one the first 55 count where a '-' or nothing follows; version ff is invalid. INVALID_ARGUMENT says what is wrong.
+// Reads a traceparent, strictly: lower case, all separators, ids that are not zero. Of version 00 it is 55
+// characters; of a higher one the first 55 count where a '-' or nothing follows; version ff is invalid.
+// INVALID_ARGUMENT says what is wrong.
 enum common_code common_trace_parse(const char *traceparent, struct common_trace *out,
                                     struct common_error *err);
 // As version 00.
 void common_trace_write(const struct common_trace *trace, char out[COMMON_TRACEPARENT]);
 
-// Takes bytes of a message; false: they are malformed. Flags that nobody knows become zero.
+// Takes bytes of a message; false: they are malformed. Unknown flags become zero.
 bool common_trace_take(const uint8_t *bytes, size_t len, struct common_trace *out);
 
 static inline bool common_trace_sampled(const struct common_trace *trace)

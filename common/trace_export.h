@@ -31,20 +31,21 @@ struct common_trace_counts { // of spans
 #define COMMON_TRACE_FILE_BYTES   (16u * 1024 * 1024)
 
 struct common_trace_file;
-// Opens it, made with mode 0600 where it is not there: that alone waits for the disk. FAILED_PRECONDITION: it cannot be
-// opened, or is a symbolic link, neither a regular file nor a character device, or another user's file; RESOURCE_EXHAUSTED.
+// Opens it, made with mode 0600 where it is not there: that alone waits for the disk. FAILED_PRECONDITION: it
+// cannot be opened, or is a symbolic link, neither a regular file nor a character device, or another user's
+// file; RESOURCE_EXHAUSTED.
 enum common_code common_trace_file_new(const char *path, struct common_trace_file **out,
                                        struct common_error *err);
-// Opens the path again, behind what waits, for who has moved the file away; where that fails the old one stays.
+// Opens the path again, behind what waits, after the file was moved away; if that fails the old one stays.
 void common_trace_file_reopen(struct common_trace_file *file);
-// Takes a reference. A batch that the disk does not take is dropped whole: what was written of it is taken back, or the line
-// ended.
+// Takes a reference. A batch that the disk does not take is dropped whole: what was written of it is taken
+// back, or the line ended.
 void common_trace_file_write(struct common_trace_file *file, struct common_trace_batch *batch);
 void common_trace_file_counts(struct common_trace_file *file, struct common_trace_counts *out);
 // Blocks until all is written, at most until until_ns (monotonic). False: something is not.
 bool common_trace_file_flush(struct common_trace_file *file, uint64_t until_ns);
-// Where something is still being written the thread is left behind with the file, and ends by itself or with the process.
-// NULL is allowed.
+// Where something is still being written the thread is left behind with the file, and ends by itself or with
+// the process. NULL is allowed.
 void common_trace_file_free(struct common_trace_file *file);
 
 // ---- a collector (trace_otlp.c) -----------------------------------------------------------------
@@ -59,7 +60,8 @@ void common_trace_file_free(struct common_trace_file *file);
 #define COMMON_TRACE_QUEUE_BYTES (16u * 1024 * 1024)
 
 struct common_trace_otlp;
-// Of http://HOST[:4318][/v1/traces]. Nothing is connected yet. INVALID_ARGUMENT: no such URL; RESOURCE_EXHAUSTED.
+// Of http://HOST[:4318][/v1/traces]. Nothing is connected yet. INVALID_ARGUMENT: no such URL;
+// RESOURCE_EXHAUSTED.
 enum common_code common_trace_otlp_new(struct common_loop *loop, const char *url,
                                        struct common_trace_otlp **out, struct common_error *err);
 void common_trace_otlp_give(struct common_trace_otlp *otlp,

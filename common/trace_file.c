@@ -47,8 +47,8 @@ static const char *file_refuses(int fd)
 // -1: no, because of *why.
 static int file_open(const char *path, const char **why)
 {
-    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: neither a pipe without a
-    // reader nor a terminal that is held stops the process.
+    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: neither a pipe
+    // without a reader nor a terminal that is held stops the process.
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
     if (fd < 0) {
         *why = errno == ELOOP   ? "it is a symbolic link: name the file itself"
@@ -77,7 +77,7 @@ static void open_again(struct common_trace_file *file)
     file->torn = false;
 }
 
-// A line that has begun is taken away where nobody has written behind it, else ended before the next one.
+// A partial line is removed if nothing was written after it, else ended before the next one.
 static void take_back(struct common_trace_file *file, size_t written)
 {
     struct stat at;

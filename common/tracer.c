@@ -127,8 +127,8 @@ static bool batch_room(struct common_tracer *tracer, size_t more)
     return true;
 }
 
-// The wall clock may be set while we run. Spans of one moment are to agree to the nanosecond, so that it counts as moved
-// only beyond what reading two clocks takes.
+// The wall clock may be set while we run. Spans of one moment are to agree to the nanosecond, so that it
+// counts as moved only beyond what reading two clocks takes.
 static uint64_t wall_of(struct common_tracer *tracer)
 {
     uint64_t now = common_clock_wall_ns() - common_clock_ns();

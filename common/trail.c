@@ -173,7 +173,7 @@ static bool say_lost(struct common_trail *trail)
     return true;
 }
 
-// What is to be said before anything else.
+// The records that must come first.
 static bool settle(struct common_trail *trail)
 {
     if (trail->unended && put(trail, "\n", 1) == 0)
@@ -346,8 +346,8 @@ static const char *refuses(int fd, struct stat *st)
 // -1: no, because of *why.
 static int file_open(const char *path, struct stat *st, const char **why)
 {
-    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: a pipe put in its place
-    // does not stop the process.
+    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: a pipe put in
+    // its place does not stop the process.
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
     if (fd < 0) {
         *why = errno == ELOOP ? "it is a symbolic link: name the file itself" : strerror(errno);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows the chain of an audit log line by line (docs/operating/audit.md), over one file or several that follow each
-// other, and says of each line what it is. Pure; one thread.
+// Follows the chain of an audit log line by line (docs/operating/audit.md), over one file or several that
+// follow each other, and says of each line what it is. Pure; one thread.
 #ifndef COMMON_TRAIL_CHAIN_H
 #define COMMON_TRAIL_CHAIN_H
 
@@ -35,7 +35,7 @@ struct common_trail_chain {
 
 void common_trail_chain_init(struct common_trail_chain *chain);
 void common_trail_chain_fini(struct common_trail_chain *chain);
-void common_trail_chain_next_file(struct common_trail_chain *chain); // lines are counted anew
+void common_trail_chain_next_file(struct common_trail_chain *chain); // lines are counted from the start
 
 // A line, without its '\n'; `ended`: it has one.
 enum common_trail_verdict common_trail_chain_take(struct common_trail_chain *chain, const char *line,

@@ -225,7 +225,7 @@ enum common_trail_form common_trail_examine(const char *line, size_t len, struct
     for (; *digit >= '0' && *digit <= '9' && place.seq < UINT64_MAX / 10 - 1; digit++)
         place.seq = place.seq * 10 + (uint64_t)(*digit - '0');
     if (*digit != ',' || memcmp(prev, PREV, sizeof PREV - 1) != 0 || !is_hash(prev + sizeof PREV - 1))
-        return COMMON_TRAIL_OTHER; // somebody's, with a right sum
+        return COMMON_TRAIL_OTHER; // forged, with a right sum
     memcpy(place.prev, prev + sizeof PREV - 1, COMMON_TRAIL_HASH);
     memcpy(place.hash, hash, COMMON_TRAIL_HASH);
     *out = place;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The form of a record of the audit log (docs/operating/audit.md): a line of JSON that holds the hash of the line before
-// it, and ends with its own.
+// The form of a record of the audit log (docs/operating/audit.md): a line of JSON that holds the hash of the
+// line before it, and ends with its own.
 //
 //   {"seq":7,"time":"2026-11-25T20:15:01.123456Z",BODY,"prev":"64 hex","hash":"64 hex"}
 //   └──────────────── SHA-256 over these bytes is ───────────────────┘         ▲
@@ -22,7 +22,8 @@
 #define COMMON_TRAIL_NONE                                                                                    \
     "0000000000000000000000000000000000000000000000000000000000000000" // before the first
 
-// What a record says, as it is put together. All zero: empty. What has no room is left out, and the line says "cut":true.
+// What a record says, as it is put together. All zero: empty. What has no room is left out, and the line says
+// "cut":true.
 struct common_trail_body {
     char text[COMMON_TRAIL_BODY];
     size_t len;
@@ -30,8 +31,8 @@ struct common_trail_body {
     bool cut;
 };
 
-// A member of the object that is open. Texts: valid UTF-8 stays; controls and what turns the direction of writing are
-// escaped, bytes that are no character become U+FFFD. NULL: nothing is put.
+// A member of the object that is open. Texts: valid UTF-8 stays; controls and what turns the direction of
+// writing are escaped, bytes that are no character become U+FFFD. NULL: nothing is put.
 void common_trail_put_text(struct common_trail_body *body, const char *key, const char *text);
 void common_trail_put_bytes(struct common_trail_body *body, const char *key, const char *text, size_t len);
 void common_trail_put_number(struct common_trail_body *body, const char *key, uint64_t number);

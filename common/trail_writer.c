@@ -21,7 +21,8 @@ struct record {
     char text[];
 };
 
-// Numbers of records: 1 <= told + 1 <= done + 1 <= put + 1. Those above `told` are in the ring, those above `done` wait.
+// Numbers of records: 1 <= told + 1 <= done + 1 <= put + 1. Those above `told` are in the ring, those above
+// `done` wait.
 struct common_trail_writer {
     struct common_loop *loop;
     common_trail_done_fn done_fn;
@@ -31,7 +32,7 @@ struct common_trail_writer {
     pthread_cond_t work, idle;
     unsigned refs;      // the owner, the thread, and a mail that is on its way
     bool stop;          // the thread ends when nothing waits
-    bool left;          // nobody hears of anything any more
+    bool left;          // no one is notified any longer
     bool posted, quiet; // quiet: no mail, the owner looks by itself
     bool retry;
     bool busy; // the thread is at the file

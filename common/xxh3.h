@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// XXH3 of much, in the instruction set that the including file is compiled for: hash.c and, for processors that have it,
-// hash_avx2.c. The values are the same. Private to common.
+// XXH3 of much, in the instruction set that the including file is compiled for: hash.c and, for processors
+// that have it, hash_avx2.c. The values are the same. Private to common.
 #ifndef COMMON_XXH3_H
 #define COMMON_XXH3_H
 

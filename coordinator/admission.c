@@ -162,7 +162,7 @@ static void made(void *arg, enum common_code code, const char *text)
         m.token = k->token;
         m.expires_s = k->expires_s;
         proto_request_reply(k->request, &m.base, NULL, 0, NULL, NULL);
-        if (k->c->server) // from now on nobody is here without one
+        if (k->c->server) // from now on every client needs one
             proto_server_evict(k->c->server, ANYBODY);
     }
     explicit_bzero(k, sizeof(*k));
@@ -349,7 +349,7 @@ void coordinator_handle_token_revoke(struct coordinator *c, struct proto_request
     }
     struct revoking *k = coordinator_alloc(sizeof(*k));
     *k = (struct revoking){.c = c, .request = request, .id = token->row.id};
-    // From now on nobody comes in with it; who is here goes once the store has it.
+    // From now on it admits no one; connections with it are closed once the store has this.
     token->ready = false;
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_token_drop(batch, token->row.id);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may come in, as whom, and what they are told: the tokens of the room of tenants, the token file, and the open door
-// of a coordinator that nobody but this machine reaches and that has no token at all.
+// Which clients are admitted, as whom, and what they may see: the tokens of the room of tenants, the token
+// file, and the open door of a coordinator that only this machine reaches and that has no token at all.
 //
 //   a token of the table ──────────────▶ what the table says
 //   the token file's ──────────────────▶ admin of the default tenant
@@ -23,8 +23,8 @@ bool coordinator_may(struct coordinator *c, struct proto_request *request);
 
 bool coordinator_wants_token(const struct coordinator *c); // of clients
 
-// Who asks over --http. False: a token is shown and is wrong, which is counted and told as that of an RPC is. Access NONE: no
-// token is shown where one is wanted.
+// Who asks over --http. False: a token is shown and is wrong, which is counted and reported like that of an
+// RPC. Access NONE: no token is shown where one is wanted.
 struct common_http_request;
 bool coordinator_admit_http(struct coordinator *c, const struct common_http_request *request,
                             struct proto_identity *out);

@@ -7,8 +7,8 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "common/random.h"
-#include "coordinator/sessions/restored.h"
 #include "coordinator/store/backup.h"
+#include "coordinator/sync/restored.h"
 #include "proto/limits.h"
 
 #define IDLE_NS (10 * COMMON_NS_PER_S)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backup and BackupRead: a copy of the store (store/backup.h) for one client at a time; and the word that a restored
-// store is to be served (sessions/restored.h). The copy goes when its client says so, and 10 s after its last call.
+// store is to be served (sync/restored.h). The copy goes when its client says so, and 10 s after its last call.
 #ifndef COORDINATOR_BACKUP_SERVICE_H
 #define COORDINATOR_BACKUP_SERVICE_H
 

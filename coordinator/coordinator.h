@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coordinator as an object on one loop: main.c makes one from the command line, tests make them from
-// options. Everything is called on the loop thread, or while nobody runs the loop.
+// options. Everything is called on the loop thread, or while no thread runs the loop.
 #ifndef COORDINATOR_COORDINATOR_H
 #define COORDINATOR_COORDINATOR_H
 
@@ -17,9 +17,9 @@ struct coordinator;
 enum common_code coordinator_new(struct common_loop *loop, const struct coordinator_options *options,
                                  struct coordinator **out, struct common_error *err);
 
-// Takes those of these options that may change while it runs: audit, grace_ns, move_bytes_per_s, replicas (of sessions that
-// are created from now on), scrub_ns (all sealed chunks are spread over it anew), session_ttl_ns (likewise of new ones),
-// slow_after_ns.
+// Takes those of these options that may change while it runs: audit, grace_ns, move_bytes_per_s, replicas (of
+// sessions that are created from now on), scrub_ns (all sealed chunks are spread over it again),
+// session_ttl_ns (likewise of new ones), slow_after_ns.
 void coordinator_set_options(struct coordinator *c, const struct coordinator_options *options);
 
 // The configuration was read again, for people to know; trouble: it could not be, and nothing has changed; NULL: it was.

@@ -3,7 +3,8 @@
 // a struct of its own inside struct coordinator (state.h); it knows the rooms below it by pointers, and none
 // above it.
 //
-//   steps ──▶ sessions ──▶ cluster ──▶ store        each ──▶ core, turn
+//   steps ──▶ sessions ──▶ rows ──▶ place ──▶ check ──▶ sync ──▶ session ──▶ cluster ──▶ store
+//                                                                       each ──▶ core, turn
 #ifndef COORDINATOR_CORE_H
 #define COORDINATOR_CORE_H
 
@@ -44,7 +45,8 @@ struct coordinator_core {
     struct coordinator_presence presence;
     struct coordinator_events *events;    // what has happened, for people (events.h)
     uint64_t reached[COORDINATOR_LIMITS]; // times that something was refused for it
-    // A client has named a session of another tenant; it is told that there is none. For the audit log; may be NULL.
+    // A client has named a session of another tenant; it is answered that there is none. For the audit log;
+    // may be NULL.
     void (*strange)(void *arg, const struct proto_request *request, uint64_t session);
     void *strange_arg;
     void *scratch; // memory to build replies in

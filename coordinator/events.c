@@ -146,7 +146,7 @@ static void hold(struct coordinator_events *events, struct window *w, const stru
     }
 }
 
-// If its time is over, what was held is told, and the next one begins.
+// If its time is over, what was held is reported, and the next one begins.
 static void window_turn(struct coordinator_events *events, enum proto_event_kind kind, uint64_t now_ns)
 {
     struct window *w = &events->windows[kind];
@@ -249,7 +249,7 @@ static bool has_field(const struct common_log_field *field)
     return false;
 }
 
-// trace=- of a step that nobody traces: a log's column for who filters by it, and nothing to read.
+// trace=- of an untraced step: a column to filter the log by, and nothing to read.
 static bool says_nothing(const struct common_log_record *record, const struct common_log_field *field)
 {
     return field->len == 1 && record->text[field->from] == '-' && field->key_len == strlen("trace") &&

@@ -9,9 +9,9 @@
 // Numbers begin at 1 with the coordinator's process, and each event has the term in which it happened: (term, number)
 // rises over restarts, too.
 //
-// A flood does not push the rest out: of each kind a few events in a second stand for themselves (the table in
-// proto/event.h); what comes above is counted, and told as one event when that second is over. As long as it goes on
-// each such time is twice as long as the one before, up to 64 times.
+// A flood does not push the rest out: of each kind a few events in a second stand for themselves (the table
+// in proto/event.h); what comes above is counted, and reported as one event when that second is over. As long
+// as it goes on each such time is twice as long as the one before, up to 64 times.
 //
 // Everything is for the loop thread.
 #ifndef COORDINATOR_EVENTS_H
@@ -32,7 +32,7 @@ struct coordinator_turn;
 struct coordinator_event {
     enum proto_event_kind kind;
     enum proto_event_severity severity;
-    // What it is about. Strings that are NULL, and numbers that are 0, say nothing.
+    // What it is about. Strings that are NULL, and numbers that are 0, are not given.
     const char *worker;       // a name
     uint64_t session;         // an id
     const char *session_name; // "" where it has none
@@ -45,8 +45,8 @@ struct coordinator_event {
     uint64_t wall_ns; // common_clock_wall_ns
 };
 
-// A ring of `capacity` >= 2 events. All memory that it ever has is taken here. Each event that comes marks the phase of events of
-// `turn`; NULL: nobody waits. RESOURCE_EXHAUSTED.
+// A ring of `capacity` >= 2 events. All memory that it ever has is taken here. Each event that comes marks
+// the phase of events of `turn`; NULL: none waits. RESOURCE_EXHAUSTED.
 enum common_code coordinator_events_new(uint32_t capacity, struct coordinator_turn *turn,
                                         struct coordinator_events **out);
 void coordinator_events_free(struct coordinator_events *events);
@@ -58,9 +58,10 @@ void coordinator_events_set_term(struct coordinator_events *events, uint64_t ter
 // broken UTF-8 are replaced by '?'. events NULL: nothing is kept.
 void coordinator_events_add(struct coordinator_events *events, const struct coordinator_event *event);
 
-// Logs a record (common/log.h, at the level of event->severity) and adds the event with the same words as its text. The
-// format has key=value pairs as the log wants them. In the text those that the event has fields for (worker, session,
-// name, epoch, term) are left out, and the others stand behind it: "a worker is lost: … (chunks=12)".
+// Logs a record (common/log.h, at the level of event->severity) and adds the event with the same words as its
+// text. The format has key=value pairs as in the log. In the text those that the event has fields for
+// (worker, session, name, epoch, term) are left out, and the others stand behind it: "a worker is lost: …
+// (chunks=12)".
 void coordinator_events_tell(struct coordinator_events *events, const struct coordinator_event *event,
                              const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
@@ -75,12 +76,12 @@ void coordinator_events_note(struct coordinator_events *events, const struct coo
                                                               .severity = PROTO_EVENT_##how},                \
                             __VA_ARGS__)
 
-// Each event, as it comes, is also told to this one, whatever is kept of it; fn NULL: to nobody. Its strings are as they
-// came, and go when it returns.
+// Each event, as it comes, is also passed to this function, whatever is kept of it; fn NULL: to none. Its
+// strings are as they came, and go when it returns.
 void coordinator_events_listen(struct coordinator_events *events,
                                void (*fn)(void *arg, const struct coordinator_event *event), void *arg);
 
-// What was counted in a time that is over is told. To be called several times a second.
+// Reports what was counted in a time that is over. To be called several times a second.
 void coordinator_events_tick(struct coordinator_events *events);
 
 // The first event after that number that is kept; NULL: there is none yet. It is valid until the next event comes. A

@@ -39,7 +39,7 @@ struct reader { // a call
 struct coordinator_event_readers {
     struct proto_list waiting; // reader.link
     uint32_t n;
-    uint64_t told_reached[COORDINATOR_LIMITS], told_store; // that were told already
+    uint64_t told_reached[COORDINATOR_LIMITS], told_store; // that were already reported
 };
 
 // ---- what it asks for ---------------------------------------------------------------------------
@@ -110,7 +110,7 @@ struct answer { // what a reply is made of
     Banyan__Pb__Event events[PROTO_EVENTS_MAX], *list[PROTO_EVENTS_MAX];
 };
 
-// Words of an event name workers, and may name what was there long ago: tenants are told what its kind is about.
+// Words of an event name workers, and may name earlier ones: tenants get the description of its kind.
 static void fill_event(const struct coordinator_event *e, bool shown, Banyan__Pb__Event *m)
 {
     *m = (Banyan__Pb__Event)BANYAN__PB__EVENT__INIT;
@@ -284,7 +284,7 @@ void coordinator_event_refusing(void *arg, enum proto_refusal refusal, const cha
     coordinator_events_add(c->core.events, &event);
 }
 
-// What is refused where only a counter says so: whoever was refused has been told the rest.
+// What is refused where only a counter says so: the caller has received the rest.
 void coordinator_events_look(struct coordinator *c)
 {
     struct coordinator_event_readers *readers = c->event_readers;

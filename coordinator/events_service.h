@@ -20,8 +20,8 @@ struct coordinator;
 
 struct coordinator_event_readers;
 
-// The ring and its readers, and what a server tells of refusals (proto_server_options.refusing, with the coordinator as
-// its argument). RESOURCE_EXHAUSTED.
+// The ring and its readers, and what a server reports of refusals (proto_server_options.refusing, with the
+// coordinator as its argument). RESOURCE_EXHAUSTED.
 enum common_code coordinator_event_readers_new(struct coordinator *c);
 void coordinator_event_readers_stop(struct coordinator *c); // who waits gets UNAVAILABLE
 void coordinator_event_readers_free(struct coordinator *c);

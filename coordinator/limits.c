@@ -5,6 +5,7 @@
 
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/cluster/worker_limits.h"
 #include "coordinator/events_service.h"
 #include "coordinator/state.h"
 

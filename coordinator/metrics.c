@@ -7,16 +7,16 @@
 #include "common/clock.h"
 #include "common/process.h"
 #include "common/tracer.h"
-#include "coordinator/cluster/membership.h"
+#include "coordinator/check/seals.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/events.h"
 #include "coordinator/health.h"
 #include "coordinator/limits.h"
-#include "coordinator/sessions/moves.h"
-#include "coordinator/sessions/seals.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/place/moves.h"
+#include "coordinator/place/wishes.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota_metrics.h"
@@ -160,9 +160,9 @@ static bool put_totals(struct common_metrics *table, const struct coordinator *c
          NULL, NULL, (double)c->sessions.moves->bytes},
         {counter, "banyan_returned_copies_total",
          "Moved copies that the worker still had after its return: nothing was copied.", NULL, NULL,
-         (double)c->sessions.moves->returned},
+         (double)c->sessions.returned_chunks},
         {counter, "banyan_struck_copies_total", "Copies of chunks removed because their workers were lost.",
-         NULL, NULL, (double)c->sessions.moves->struck},
+         NULL, NULL, (double)c->sessions.struck_copies},
         {counter, "banyan_slow_verdicts_total", "Times that a worker was found much slower than planned.",
          NULL, NULL, (double)c->cluster.slow_verdicts},
         {counter, "banyan_spread_sessions_total",
@@ -189,7 +189,7 @@ static bool put_totals(struct common_metrics *table, const struct coordinator *c
         {gauge, "banyan_moves", "Moves of chunks between workers in progress.", NULL, NULL,
          c->sessions.moves->n},
         {gauge, "banyan_wished_chunks", "Chunks that a rebalance has yet to move.", NULL, NULL,
-         c->sessions.moves->n_wishes},
+         c->sessions.wishes->n},
         {gauge, "banyan_sessions", "Sessions.", NULL, NULL, c->sessions.n},
         {gauge, "banyan_plans", "Plans.", NULL, NULL, c->cluster.n_plans},
         {gauge, "banyan_items", "Items of attend calls in progress.", NULL, NULL, c->steps.items},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a coordinator is started with, and what all its rooms read. Units are in the names; all else is in docs/CLI.md.
+// What a coordinator is started with, and what all its rooms read. Units are in the names; all else is in docs/reference/cli.md.
 #ifndef COORDINATOR_OPTIONS_H
 #define COORDINATOR_OPTIONS_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // When the coordinator itself was running. Silence during its own absence proves nothing: a process that was
-// stopped, or a machine that hung, finds on its return that nobody has spoken for seconds, while what they
+// stopped, or a machine that hung, finds on its return that all were silent for seconds, while what they
 // said waits in the sockets. Pure: times come in, verdicts go out.
 //
 //   ticks   |   |   |   |                    |   |   |
@@ -25,8 +25,8 @@ void coordinator_presence_init(struct coordinator_presence *p, uint64_t interval
 // every tick never finds anybody silent.
 uint64_t coordinator_presence_note(struct coordinator_presence *p, uint64_t now_ns);
 
-// What is left of the patience with somebody who was last heard of at since_ns: 0 when it is over. It begins
-// anew with our return.
+// What is left of the patience with a peer last heard from at since_ns: 0 when it is over. It begins
+// again with our return.
 uint64_t coordinator_presence_patience(const struct coordinator_presence *p, uint64_t since_ns,
                                        uint64_t patience_ns, uint64_t now_ns);
 

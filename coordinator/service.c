@@ -10,20 +10,20 @@
 #include "coordinator/admission.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/hide.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/limits.h"
-#include "coordinator/sessions/account.h"
-#include "coordinator/sessions/forget.h"
-#include "coordinator/sessions/keys.h"
-#include "coordinator/sessions/moves.h"
-#include "coordinator/sessions/recovery.h"
-#include "coordinator/sessions/spec.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/place/forget.h"
+#include "coordinator/place/moves.h"
+#include "coordinator/place/wishes.h"
+#include "coordinator/session/account.h"
+#include "coordinator/session/keys.h"
+#include "coordinator/session/spec.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
+#include "coordinator/sync/recovery.h"
 #include "proto/health.h"
 #include "proto/limits.h"
 #include "proto/pass.h"
@@ -470,7 +470,7 @@ static uint64_t count_sessions(const struct coordinator *c, uint32_t tenant)
     return n;
 }
 
-// A tenant's answer: what it takes to use the cluster, and nothing of who else does.
+// A tenant's answer: what it takes to use the cluster, and nothing about other users.
 static void answer_tenant(const struct coordinator *c, struct proto_request *request)
 {
     const struct proto_identity *who = proto_request_identity(request);
@@ -536,7 +536,7 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.moves = c->sessions.moves->n;
     m.moved_chunks = c->sessions.moves->chunks;
     m.moved_bytes = c->sessions.moves->bytes;
-    m.wished_chunks = c->sessions.moves->n_wishes;
+    m.wished_chunks = c->sessions.wishes->n;
     m.steps = c->steps.count_steps;
     m.frames = c->steps.count_frames;
     m.audit_every = c->core.options.audit;

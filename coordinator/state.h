@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coordinator: its rooms and what carries them. Everything belongs to the loop thread; nothing here is
-// locked. Read core.h, turn.h and the rooms' own headers (cluster/cluster.h, sessions/sessions.h,
+// locked. Read core.h, turn.h and the rooms' own headers (cluster/cluster.h, session/sessions.h,
 // steps/steps.h) next.
 //
 //   main, daemon, http, health, limits, service, events_service, coordinator
@@ -18,7 +18,7 @@
 
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/core.h"
-#include "coordinator/sessions/sessions.h"
+#include "coordinator/session/sessions.h"
 #include "coordinator/steps/steps.h"
 #include "coordinator/tenants/quota.h"
 #include "coordinator/tenants/tenants.h"
@@ -39,8 +39,7 @@ struct coordinator {
     struct coordinator_sessions sessions;
     struct coordinator_steps steps;
     struct proto_server *server;
-    bool
-        door_open; // nobody but this machine reaches it, or --insecure: without any token everybody is an admin
+    bool door_open; // only this machine reaches it, or --insecure: without any token every client is an admin
     uint64_t tokens_looked_ns;
     struct common_timer *tick; // twice per heartbeat: missed beats, idle sessions, idle plans
     struct coordinator_event_readers *event_readers; // events_service.h

@@ -30,10 +30,10 @@ enum coordinator_phase {
     COORDINATOR_PHASE_COMPLETIONS, // of gathers, of calls that could not be made
     COORDINATOR_PHASE_WORKERS,     // became active, or ceased to be
     COORDINATOR_PHASE_PLANS,       // to be installed, dropped, freed
-    COORDINATOR_PHASE_SESSIONS,    // settled: who waits may come in; workers to be told their layouts
+    COORDINATOR_PHASE_SESSIONS,    // settled: waiters may come in; workers whose layouts must be sent
     COORDINATOR_PHASE_STEPS,       // new items, items whose turn it is, items to be sent again
     COORDINATOR_PHASE_FRAMES,      // queues with something to send
-    COORDINATOR_PHASE_EVENTS,      // events came: who waits for them is told
+    COORDINATOR_PHASE_EVENTS,      // events came: their waiters are notified
     COORDINATOR_PHASES
 };
 

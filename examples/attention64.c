@@ -79,8 +79,8 @@ static uint64_t seen_by(const struct tile *t, uint32_t r)
     return t->last - t->rows + 1 + r;
 }
 
-// Logits of all rows with all keys of the tile, also those that a row does not see, and each row's largest of those that it
-// sees.
+// Logits of all rows with all keys of the tile, also those that a row does not see, and each row's largest of
+// those that it sees.
 static void tile_score(struct tile *t, const struct products *products, double scale, double *max)
 {
     for (uint64_t from = 0; from < t->last; from += STRETCH) {

@@ -62,7 +62,8 @@ static void panel(const float *weights, uint32_t in, const float *const *x, floa
 
 // ---- attention ----------------------------------------------------------------------------------
 
-// Two keys at a time: eight chains, which hide the latency of the additions. Of an odd number the last one comes twice.
+// Two keys at a time: eight chains, which hide the latency of the additions. Of an odd number the last one
+// comes twice.
 static void score(const double *q, const float *keys, const float *key_scales, size_t n, uint32_t dim,
                   double scale, double *x, size_t stride)
 {

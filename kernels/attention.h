@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between who wants attention over stored keys (worker/executor) and who computes it (one file a
-// variant).
+// The seam between users of attention over stored keys (worker/executor) and the code that computes it (one
+// file a variant).
 //
 // One job = one KV head, a list of key runs, and all query rows and query heads of its group, so each key is
 // read once for its whole group. Jobs of several KV heads of the same step are run together, so that memory
@@ -27,7 +27,7 @@
 // of what other jobs are run together with it. The keys of a job are folded in blocks of KERNELS_BLOCK keys,
 // counted from the start of each run; a block never spans two runs. So a stretch of keys may be cut into runs
 // at any multiple of KERNELS_BLOCK from its start without changing a bit, and one cut elsewhere changes bits
-// but not exactness. Keys that nobody sees are still counted into blocks: what is visible does not move block
+// but not exactness. Keys that no row sees are still counted into blocks: what is visible does not move block
 // borders. The bits of a query row may depend on how many rows share the job.
 #pragma once
 

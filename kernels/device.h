@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam to an accelerator with memory of its own: who keeps keys and values there and wants attention over
-// them (the worker) on this side, a loadable module (banyan-cuda.so) on the other.
+// The seam to an accelerator with memory of its own: code that keeps keys and values there and needs
+// attention over them (the worker) on this side, a loadable module (banyan-cuda.so) on the other.
 //
 //     worker ──dlopen, dlsym(KERNELS_DEVICE_SYMBOL)──▶ struct kernels_device_ops ──open(index)──▶ a device
 //
 //     write ──▶ pool in device memory ──▶ submit(items) ──▶ partials on the host, done() once
 //
-// The symbol is a `const struct kernels_device_ops`. Whoever opens the module compares abi and size before
+// The symbol is a `const struct kernels_device_ops`. The opener of the module compares abi and size before
 // anything else, and never unloads it.
 //
 // Threads. All functions of one device are called by one thread at a time, its owner (a daemon's loop
@@ -94,7 +94,7 @@ struct kernels_device_item {
     struct kernels_partial out;
 };
 
-// Where a submission leaves its partials in place of the host: device memory of somebody who carries them on
+// Where a submission leaves its partials in place of the host: device memory of the code that passes them on
 // from there. It stands for a block of host memory, packed as kernels/partial.h has it, block after block;
 // each item's `out` is one such block in it. Only m, s and o of the items are written, no padding.
 //

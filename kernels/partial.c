@@ -124,7 +124,7 @@ static float finish_one(float m, float s, const float *in, float sink, uint32_t 
         return sink;
     }
     if (isnan(m))
-        s = NAN; // of what weight o is, nobody knows
+        s = NAN; // the weight of o is unknown
     if (sink == -INFINITY) {
         for (uint32_t i = 0; i < dv; i++)
             o[i] = in[i] / s;

@@ -83,7 +83,7 @@ static void on_pause_over(void *arg)
         common_timer_start(acceptor->pause, 100 * COMMON_NS_PER_MS, false);
 }
 
-// A socket file that nobody listens on is left over from a killed process.
+// A socket file without a listener is left over from a killed process.
 static bool stale(const struct sockaddr_un *address, socklen_t len)
 {
     struct stat st;
@@ -163,7 +163,8 @@ enum common_code proto_acceptor_open(struct common_loop *loop, const char *name,
     if (address.ss_family != AF_UNIX)
         setsockopt(acceptor->fd, SOL_SOCKET, SO_REUSEADDR, &one,
                    sizeof one); // past connections may linger; two listeners may not
-    // [::] with any port takes IPv4, too: workers listen so by default. Beside one with a port 0.0.0.0 may stand with the same.
+    // [::] with any port takes IPv4, too: workers listen so by default. Beside one with a port 0.0.0.0 may
+    // stand with the same.
     int only = !(proto_endpoint_is_any(endpoint) && endpoint->port == 0);
     if (address.ss_family == AF_INET6)
         setsockopt(acceptor->fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A socket that is listened on, TCP or unix, for the serving ends of both transports. All on the loop's thread.
-// Private to proto/.
+// A socket that is listened on, TCP or unix, for the serving ends of both transports. All on the loop's
+// thread. Private to proto/.
 #ifndef PROTO_ACCEPTOR_H
 #define PROTO_ACCEPTOR_H
 
@@ -21,8 +21,8 @@ struct proto_acceptor_ops {
     bool (*make_room)(void *owner);
 };
 
-// Listens. `name` is for logs and must last. A port of 0 becomes the real one. ALREADY_EXISTS when the address
-// is taken; a host's name is looked up, which may block.
+// Listens. `name` is for logs and must last. A port of 0 becomes the real one. ALREADY_EXISTS when the
+// address is taken; a host's name is looked up, which may block.
 enum common_code proto_acceptor_open(struct common_loop *loop, const char *name,
                                      struct proto_endpoint *endpoint, const struct proto_acceptor_ops *ops,
                                      void *owner, struct proto_acceptor **out, struct common_error *err);

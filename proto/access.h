@@ -10,8 +10,8 @@
 #define PROTO_TENANT_NAME_MAX   64 // bytes of a tenant's name, and of a token's
 #define PROTO_TENANT_NAME_BYTES (PROTO_TENANT_NAME_MAX + 1)
 
-// What a client's token permits; each but NONE is allowed some more than the one before it, though OPERATOR touches
-// no K, V or answers (coordinator/access.c has the table).
+// What a client's token permits; each but NONE is allowed some more than the one before it, though OPERATOR
+// touches no K, V or answers (coordinator/access.c has the table).
 enum proto_access {
     PROTO_ACCESS_NONE, // nothing: no token, a wrong one; daemons, which have a role instead
     PROTO_ACCESS_READ_ONLY,
@@ -28,7 +28,7 @@ struct proto_identity {
     char name[PROTO_TENANT_NAME_BYTES];
 };
 
-// Of whoever asks where no token is demanded, and of the token file's: an admin of the default tenant.
+// Of any caller if no token is required, and of the token file's: an admin of the default tenant.
 extern const struct proto_identity proto_identity_admin;
 
 const char *proto_access_name(enum proto_access access); // "none", "read-only", "user", "operator", "admin"

@@ -325,7 +325,7 @@ static bool read_header(struct proto_box *box, const uint8_t *data, size_t len)
         struct proto_field field;
         if (!proto_wire_field(&c, &field))
             return false;
-        if (field.number == 8) { // the checksum has been judged; elsewhere than here nobody looks for it
+        if (field.number == 8) { // the checksum has been judged; nowhere else is it looked for
             if (field.wire != PROTO_WIRE_FIXED64 || c.at != data + 9)
                 return false;
         } else if (field.number <= 7 ? !read_field(box, &field) : ++unknown > UNKNOWN_MAX) {

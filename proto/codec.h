@@ -70,8 +70,8 @@ void proto_pool_fini(struct proto_pool *pool);
 
 // Unpacks the header of the frame at blob->data + offset (the whole frame is there). On success the message
 // holds a reference to the blob; body and tensors are still missing. A failure here means that the stream
-// cannot be trusted: there is no request id to answer. *sums: whether this peer has sent a checksum; from then on
-// one that is missing is as bad as one that is wrong: DATA_LOSS.
+// cannot be trusted: there is no request id to answer. *sums: whether this peer has sent a checksum; from
+// then on one that is missing is as bad as one that is wrong: DATA_LOSS.
 enum common_code proto_message_open(struct proto_pool *pool, const struct proto_prefix *prefix,
                                     struct common_blob *blob, size_t offset, bool *sums,
                                     struct proto_message **out, struct common_error *err);

@@ -165,8 +165,8 @@ static enum common_code too_many(struct common_error *err, const ProtobufCMessag
                             field, max);
 }
 
-// Fields lie in the order of their numbers, in a type as in what encoders write: the search begins at `next`, and is
-// the library's only where that order is broken.
+// Fields lie in the order of their numbers, in a type as in what encoders write: the search begins at `next`,
+// and is the library's only where that order is broken.
 static const ProtobufCFieldDescriptor *find_field(const ProtobufCMessageDescriptor *type, uint32_t number,
                                                   unsigned *next)
 {
@@ -218,7 +218,7 @@ static enum common_code scan(const ProtobufCMessageDescriptor *type, struct prot
                 return too_many(err, type, field->name, slot->max[index]);
             counts[index] += (uint32_t)n;
         } else if (sub && ++counts[index] > 1) {
-            return malformed(err, type); // merging twice-given messages is nobody's use
+            return malformed(err, type); // merging twice-given messages has no use
         }
         if (sub) {
             enum common_code code =

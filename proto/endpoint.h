@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoints as text and as parts: nng+tcp://HOST:PORT, tcp://HOST:PORT, unix:///PATH; under TLS nng+tls://HOST:PORT and
-// tls://HOST:PORT. An IPv6 host stands in brackets.
+// Endpoints as text and as parts: nng+tcp://HOST:PORT, tcp://HOST:PORT, unix:///PATH; under TLS
+// nng+tls://HOST:PORT and tls://HOST:PORT. An IPv6 host stands in brackets.
 #ifndef PROTO_ENDPOINT_H
 #define PROTO_ENDPOINT_H
 
@@ -42,11 +42,12 @@ enum common_code proto_endpoint_list_parse(const char *text, struct proto_endpoi
 bool proto_endpoint_address(const struct proto_endpoint *endpoint, struct sockaddr_storage *out,
                             socklen_t *len);
 
-// A loopback address, "localhost" or a unix socket: nobody on another host can dial it.
+// A loopback address, "localhost" or a unix socket: other hosts cannot dial it.
 bool proto_endpoint_is_loopback(const struct proto_endpoint *endpoint);
 // By its scheme, tls:// or nng+tls://: what goes over it is encrypted.
 bool proto_endpoint_has_tls(const char *text);
-// 0.0.0.0 or [::]: to listen at all addresses, of IPv4 or IPv6; [::] with port 0: of both. Nobody can dial it.
+// 0.0.0.0 or [::]: to listen at all addresses, of IPv4 or IPv6; [::] with port 0: of both. It cannot be
+// dialled.
 bool proto_endpoint_is_any(const struct proto_endpoint *endpoint);
 
 // "127.0.0.1:4711", "[::1]:4711" or "unix". Returns buf.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events: what has happened in a cluster, as its coordinator tells it (coordinator/events.h). Their kinds and how
-// severe one is, with the names that travel and that people read. A program that meets a name that it does not know
-// has met a newer coordinator: it shows the name as it is.
+// Events: what has happened in a cluster, as its coordinator reports it (coordinator/events.h). Their kinds
+// and how severe one is, with the names that travel and that people read. A program that meets a name that it
+// does not know has met a newer coordinator: it shows the name as it is.
 #ifndef PROTO_EVENT_H
 #define PROTO_EVENT_H
 
@@ -17,9 +17,10 @@
 
 enum proto_event_severity { PROTO_EVENT_INFO, PROTO_EVENT_WARN, PROTO_EVENT_ERROR, PROTO_EVENT_SEVERITIES };
 
-// X(kind, name, most, seconds, what): in so many seconds `most` events of one kind stand for themselves; what comes above is
-// one event with a count. The word before the first dash is the kind's group. New ones are added within a group; names are
-// never used again for something else: so were coordinator-took-over and coordinator-standby, up to version 0.1.
+// X(kind, name, most, seconds, what): in so many seconds `most` events of one kind stand for themselves; what
+// comes above is one event with a count. The word before the first dash is the kind's group. New ones are
+// added within a group; names are never used again for something else: so were coordinator-took-over and
+// coordinator-standby, up to version 0.1.
 #define PROTO_EVENT_KINDS(X)                                                                                 \
     X(COORDINATOR_STARTED, "coordinator-started", 64, 1, "a coordinator has started")                        \
     X(COORDINATOR_TERM, "coordinator-term", 64, 1, "the term was raised above what a worker has seen")       \
@@ -88,7 +89,8 @@ uint32_t proto_event_kind_most(enum proto_event_kind kind);
 uint32_t proto_event_kind_seconds(enum proto_event_kind kind);
 const char *proto_event_severity_name(enum proto_event_severity severity);
 
-// The kinds that a word names, as bits: one kind, or all of a group ("worker"). 0: there is none of that name.
+// The kinds that a word names, as bits: one kind, or all of a group ("worker"). 0: there is none of that
+// name.
 uint64_t proto_event_kinds(const char *word);
 bool proto_event_severity_parse(const char *word, enum proto_event_severity *out);
 

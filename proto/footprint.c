@@ -23,7 +23,8 @@ static uint64_t block_bytes(const Banyan__Pb__Spec *spec, const struct proto_lay
     return layer->kv_heads * head;
 }
 
-// A block, and its part of what is left over at a mapping's end: no block lies across two, and an extent counts whole.
+// A block, and its part of what is left over at a mapping's end: no block lies across two, and an extent
+// counts whole.
 static uint64_t mapped_bytes(uint64_t block)
 {
     uint64_t n = block < MAPPING ? MAPPING / block : 1, whole = (n * block + EXTENT - 1) / EXTENT * EXTENT;

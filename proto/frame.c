@@ -66,8 +66,8 @@ enum common_code proto_prefix_decode(const uint8_t in[PROTO_PREFIX_BYTES], struc
     return COMMON_OK;
 }
 
-// The checksum is the header's first field, so that it is found without reading a header that may be damaged: no
-// other field begins with its key. It covers what follows up to the frame's end, padding included.
+// The checksum is the header's first field, so that it is found without reading a header that may be damaged:
+// no other field begins with its key. It covers what follows up to the frame's end, padding included.
 enum { HEADER_SUM = 8, SUM_KEY = HEADER_SUM << 3 | PROTO_WIRE_FIXED64, SUM_BYTES = 9 };
 #define SUM_END (PROTO_PREFIX_BYTES + SUM_BYTES)
 

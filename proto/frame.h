@@ -30,7 +30,7 @@ struct proto_prefix {
 void proto_prefix_encode(const struct proto_prefix *prefix, uint8_t out[PROTO_PREFIX_BYTES]);
 
 // INVALID_ARGUMENT: not a frame (magic, checksum, kind, reserved fields). FAILED_PRECONDITION: a frame of
-// another version. Lengths are returned as they are: whoever allocates compares them with its limits first.
+// another version. Lengths are returned as they are: compare them with limits before allocating.
 enum common_code proto_prefix_decode(const uint8_t in[PROTO_PREFIX_BYTES], struct proto_prefix *out,
                                      struct common_error *err);
 
@@ -44,7 +44,7 @@ static inline size_t proto_frame_payload_at(uint32_t header_len)
 // read yet.
 enum proto_sum {
     PROTO_SUM_NONE,  // the frame carries none
-    PROTO_SUM_RIGHT, // or cannot be judged: the payload has been skipped, and nobody will use it
+    PROTO_SUM_RIGHT, // or cannot be judged: the payload has been skipped and is not used
     PROTO_SUM_WRONG,
 };
 enum proto_sum proto_frame_sum(const struct proto_prefix *prefix, const uint8_t *frame);
@@ -94,7 +94,7 @@ struct proto_gather {
 struct proto_gather *proto_gather_keep(const struct proto_gather *gather);
 void proto_gather_free(struct proto_gather *kept); // NULL is allowed
 
-// Writes another remaining time (> 0), and the checksum anew, into a frame that waited.
+// Writes another remaining time (> 0), and a new checksum into a frame that waited.
 void proto_gather_set_remaining(struct proto_gather *gather, uint64_t remaining_ns);
 
 // No tensor is copied. RESOURCE_EXHAUSTED: above PROTO_HEADER_MAX or payload_max, or no memory.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of keys and values by KV type. Whoever needs the size of a row asks here.
+// Bytes of keys and values by KV type. The size of a row comes from here.
 //
 // A token's row of K, of one layer: for F32, F16 and BF16
 //

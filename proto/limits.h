@@ -32,7 +32,7 @@
 #define PROTO_NO_DEVICE_MAX     191                 // bytes of why a worker computes on its processor
 #define PROTO_EDGES_DOWN_MAX    64                  // named in a heartbeat
 #define PROTO_LACKING_MAX       64u                 // sessions in a heartbeat
-#define PROTO_WORKER_LIMITS_MAX 24                  // told in a heartbeat
+#define PROTO_WORKER_LIMITS_MAX 24                  // sent in a heartbeat
 #define PROTO_COMMIT_RANGES_MAX 4096u               // of one RowsCommit
 #define PROTO_PULL_RANGES_MAX   4096u               // of one ChunkPull
 #define PROTO_READ_BYTES_MAX    (UINT64_C(4) << 20) // K and V of one ChunkRead of more than one row

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a link: a stream socket, plain or under TLS. Nothing here blocks or waits; stream_link.c does the waiting.
-// Private to proto/.
+// The bytes of a link: a stream socket, plain or under TLS. Nothing here blocks or waits; stream_link.c does
+// the waiting. Private to proto/.
 #ifndef PROTO_LINK_IO_H
 #define PROTO_LINK_IO_H
 
@@ -21,12 +21,12 @@ struct proto_io {
 enum common_code proto_io_secure(struct proto_io *io, const struct common_tls *tls,
                                  const struct common_tls_link_options *options, struct common_error *err);
 
-// Takes the handshake as far as it goes. UNAVAILABLE: it was lost; UNAUTHENTICATED: one end does not believe the other;
-// INVALID_ARGUMENT: the peer speaks something else.
+// Takes the handshake as far as it goes. UNAVAILABLE: it was lost; UNAUTHENTICATED: one end does not trust
+// the other; INVALID_ARGUMENT: the peer speaks something else.
 enum common_code proto_io_shake(struct proto_io *io, struct common_error *err);
 
-// Bytes read. 0 with err->code OK: nothing now. 0 otherwise: UNAVAILABLE, UNAUTHENTICATED (the peer does not believe us)
-// or DATA_LOSS (altered on its way). err->code must be OK before.
+// Bytes read. 0 with err->code OK: nothing now. 0 otherwise: UNAVAILABLE, UNAUTHENTICATED (the peer does not
+// trust us) or DATA_LOSS (altered on its way). err->code must be OK before.
 size_t proto_io_read(struct proto_io *io, void *to, size_t len, struct common_error *err);
 
 // Bytes taken of iov; fewer than all: no more now, or err->code is not OK. err->code must be OK before.

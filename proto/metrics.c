@@ -141,7 +141,7 @@ bool proto_metrics_put_tls(struct common_metrics *table, const struct common_tls
 
 // ---- --http -----------------------------------------------------------------------------------------------
 
-// True for what is no address: whoever listens says so.
+// True for what is not an address: the listener reports it.
 static bool is_near(const char *address)
 {
     struct proto_endpoint endpoint;

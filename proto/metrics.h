@@ -13,9 +13,9 @@
 #include "common/metrics.h"
 #include "proto/rpc.h"
 
-// Of --http, --http-tls and --tls-client-cert, before there is anything else: what cannot be listened on ends the start.
-// Without --http *out stays NULL. insecure: other addresses than loopback are allowed; as they are where callers must show a
-// certificate. As common_http_new and common_daemon_http_tls; PERMISSION_DENIED.
+// Of --http, --http-tls and --tls-client-cert, before there is anything else: what cannot be listened on ends
+// the start. Without --http *out stays NULL. insecure: other addresses than loopback are allowed; as they are
+// where callers must show a certificate. As common_http_new and common_daemon_http_tls; PERMISSION_DENIED.
 struct common_daemon;
 enum common_code proto_http_new(struct common_loop *loop, const struct common_daemon *daemon, bool insecure,
                                 struct common_http **out, struct common_error *err);

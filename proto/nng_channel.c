@@ -8,8 +8,8 @@
 //   IDLE ──send (loop)──▶ SENDING ──callback (nng)──▶ RECEIVING ──callback (nng)──▶ FINISHED: in the door
 //                           └──────────────────failure (nng)──────────────────────────▲
 //
-// A state is written by who has the context: nng's threads from the send on, the loop once it is through the
-// door.
+// A state is written by the owner of the context: nng's threads from the send on, the loop once it is through
+// the door.
 //
 // A call that ended early leaves its context to finish by itself (the answer comes and is dropped): an answer
 // that arrives while its socket is closed is what nng trips over. Only when such contexts are many are they
@@ -19,7 +19,7 @@
 // good (proto/nng_door.h), without a word: the news that the connection is gone comes from the reaper, too.
 // So while calls are out, the channel asks the kernel whether the connection stands. One that has been gone
 // for LOST_NS without another in its place ends the calls with UNAVAILABLE and gives the channel a socket of
-// its own anew: connecting for the first time needs no reaper. A socket that has never connected is left
+// its own again: connecting for the first time needs no reaper. A socket that has never connected is left
 // alone, so a server that is away costs one socket and no more.
 #include <assert.h>
 #include <nng/nng.h>
@@ -70,11 +70,11 @@ struct nng_channel {
     bool shut;                     // the closer closes the socket now
     struct proto_nng_door door;
     nng_socket socket;
-    _Atomic uint32_t pipe; // the connection's id as nng has told it; 0: none
+    _Atomic uint32_t pipe; // the connection's id from nng; 0: none
     atomic_bool met;       // there has been a pipe
     struct common_timer *watch;
     bool watching;
-    uint64_t lost_ns;  // loop: since when the connection has been gone; 0: it stands, or nobody has looked
+    uint64_t lost_ns;  // loop: since when the connection has been gone; 0: it stands, or was not looked at
     uint64_t heard_ns; // loop: when the last answer came, or it was made
     struct context contexts[CONTEXTS];
     unsigned n_contexts; // opened so far
@@ -209,8 +209,8 @@ static void on_aio(void *arg)
             context_finish(context, NNG_ECANCELED);
             return;
         }
-        // nng_close of nng 1.5.2 may free what an nng_ctx_recv of another thread still locks, and nng then ends the
-        // process: the two exclude each other. nng calls nobody back on this stack.
+        // nng_close of nng 1.5.2 may free what an nng_ctx_recv of another thread still locks, and nng then
+        // ends the process: the two exclude each other. nng makes no callback on this stack.
         struct nng_channel *s = context->owner;
         pthread_mutex_lock(&s->lock);
         bool shut = s->shut;
@@ -378,7 +378,7 @@ static void closer(void *arg)
     nng_channel_unref(s);
 }
 
-// Loop. Whatever is left in it says nothing to the channel any more.
+// Loop. What is left in it no longer concerns the channel.
 static void retire(struct nng_channel *s)
 {
     s->channel = NULL;
@@ -533,7 +533,8 @@ static void nng_channel_close(struct proto_channel *channel)
     retire(s);
 }
 
-// Of the host nothing is known. The server gives no notes: mute_ns is to be long enough for the largest answer.
+// Of the host nothing is known. The server gives no notes: mute_ns is to be long enough for the largest
+// answer.
 static void nng_signs(const struct proto_channel *channel, struct proto_signs *out)
 {
     const struct nng_channel *s = channel->state;

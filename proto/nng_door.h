@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How nng's threads reach the loop, and how nng's sockets are closed. For the calling end: the serving end speaks
-// nng's wire by itself (sp_server.c) and has none of these threads.
+// How nng's threads reach the loop, and how nng's sockets are closed. For the calling end: the serving end
+// speaks nng's wire by itself (sp_server.c) and has none of these threads.
 //
 // The door is a mailbox that can be closed: nng may call back long after a channel is gone, and
 // perhaps after its loop is. Items are intrusive (no allocation a message); what one burst pushes costs one
@@ -10,12 +10,12 @@
 // (tcptran_pipe_recv_cb and _send_cb start the next part on an aio that nni_aio_close has stopped, and
 // nni_aio_begin then drops it without a callback). nng_close then never returns, and nng's one reaper thread,
 // which waits for the same operation, destroys no pipe of the process any more. So sockets are closed by a
-// thread of their own, which first lets what is in flight come to rest, and which nobody waits for.
+// thread of their own, which first lets what is in flight come to rest, without anyone waiting.
 //
 // The other end can close it, too: a coordinator that dies while a client's message is being written. nng
-// does not connect again in that process, and tells nobody. Of 419 connections cut off within a message of 8
-// MB, 4 left the client so (2026-11-22, a virtual machine with 2 cores under load). nng_channel.c looks for
-// that.
+// does not connect again in that process, and does not report it. Of 419 connections cut off within a message
+// of 8 MB, 4 left the client so (2026-11-22, a virtual machine with 2 cores under load). nng_channel.c looks
+// for that.
 #ifndef PROTO_NNG_DOOR_H
 #define PROTO_NNG_DOOR_H
 

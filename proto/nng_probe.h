@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why nng does not reach an endpoint: nng itself says nothing of tries to connect that come to nothing.
+// Why nng does not reach an endpoint: nng itself does not report failed attempts to connect.
 #ifndef PROTO_NNG_PROBE_H
 #define PROTO_NNG_PROBE_H
 
@@ -7,8 +7,9 @@
 
 #include "proto/endpoint.h"
 
-// Connects once, beside nng, and says in words for people what comes of it: the name has no address, nobody listens, what
-// listens does not speak nng, or it does and has only not answered. Blocks, for time_ns at most. Any thread but a loop's.
+// Connects once, beside nng, and reports the outcome for people: the name has no address, nothing listens,
+// what listens does not speak nng, or it does and has only not answered. Blocks, for time_ns at most. Any
+// thread but a loop's.
 void proto_nng_probe(const struct proto_endpoint *endpoint, uint64_t time_ns, char out[COMMON_ERROR_BYTES]);
 
 #endif

@@ -14,8 +14,8 @@ static bool pass_mac(const struct common_secret *secret, const uint8_t bytes[PRO
     return common_mac(secret, parts, 2, out);
 }
 
-// The fields and their proof are a synthetic IV (Rogaway and Shrimpton 2006): the proof is over the fields in the clear, and
-// what hides them is made of the proof. Both ways the same.
+// The fields and their proof are a synthetic IV (Rogaway and Shrimpton 2006): the proof is over the fields in
+// the clear, and what hides them is made of the proof. Both ways the same.
 static bool pass_hide(const struct common_secret *secret, uint8_t bytes[PROTO_PASS_BYTES + COMMON_MAC_BYTES])
 {
     uint8_t pad[COMMON_MAC_BYTES];

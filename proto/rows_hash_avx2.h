@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// XXH3, 64 bits, of one head's row. From 241 to 1,024 bytes, which most models' rows have, it is written out here: libxxhash
-// calls a function and keeps its state in memory, which takes 1.2 to 1.3 times as long for 256 bytes (Zen 3, gcc 12, 2026-11).
-// Values and names are those of the specification, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md, "XXH3
-// algorithm (for large inputs)". Private to rows_sum_run.h, which includes xxhash.h with XXH_INLINE_ALL before.
+// XXH3, 64 bits, of one head's row. From 241 to 1,024 bytes, which most models' rows have, it is written out
+// here: libxxhash calls a function and keeps its state in memory, which takes 1.2 to 1.3 times as long for
+// 256 bytes (Zen 3, gcc 12, 2026-11). Values and names are those of the specification,
+// https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md, "XXH3 algorithm (for large inputs)".
+// Private to rows_sum_run.h, which includes xxhash.h with XXH_INLINE_ALL before.
 #ifndef PROTO_ROWS_HASH_AVX2_H
 #define PROTO_ROWS_HASH_AVX2_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sum of rows of keys and values (docs/reference/wire.md, "Sums of rows"): one number for the bytes of any
-// range of rows, which adds up over ranges, heads and parts, however they are laid out. Any thread.
+// The sum of rows of keys and values (docs/reference/wire.md, "Sums of rows"): one number for the bytes of
+// any range of rows, which adds up over ranges, heads and parts, however they are laid out. Any thread.
 #ifndef PROTO_ROWS_SUM_H
 #define PROTO_ROWS_SUM_H
 
@@ -23,8 +23,8 @@ struct proto_rows_piece { // one part of some heads of some rows
 // What the piece adds, modulo 2^64.
 uint64_t proto_rows_sum(const struct proto_rows_piece *piece);
 
-// The seal of a chunk (docs/reference/wire.md, "Seals"): 0, then with the sum of all of the chunk's rows of each
-// layer that counts, in ascending order, then done. Never 0.
+// The seal of a chunk (docs/reference/wire.md, "Seals"): 0, then with the sum of all of the chunk's rows of
+// each layer that counts, in ascending order, then done. Never 0.
 static inline uint64_t proto_seal_add(uint64_t seal, uint32_t layer, uint64_t sum)
 {
     return common_mix64(seal ^ common_mix64(sum ^ common_mix64(layer)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto_rows_sum in the instruction set that the including file is compiled for: rows_sum.c and, for processors that have
-// it, rows_sum_avx2.c. The values are the same. Private to proto.
+// proto_rows_sum in the instruction set that the including file is compiled for: rows_sum.c and, for
+// processors that have it, rows_sum_avx2.c. The values are the same. Private to proto.
 #ifndef PROTO_ROWS_SUM_RUN_H
 #define PROTO_ROWS_SUM_RUN_H
 
@@ -20,7 +20,8 @@ static inline uint64_t rows_hash(const uint8_t *row, size_t len)
 }
 #endif
 
-// Ahead of the row that is summed: with it one core of a Zen 3 reads 21 GB/s from memory, and 15.5 without (2026-11).
+// Ahead of the row that is summed: with it one core of a Zen 3 reads 21 GB/s from memory, and 15.5 without
+// (2026-11).
 #define ROWS_SUM_AHEAD 4096
 
 static inline void rows_fetch(const uint8_t *row, size_t len)

@@ -326,7 +326,7 @@ void proto_channel_fail_waiting(struct proto_channel *channel, enum common_code 
     fail_list(channel, &channel->waiting, code, text);
 }
 
-// What never left tells why: there was no link.
+// A call that never left says why: there was no link.
 static void call_fail_late(struct proto_channel *channel, struct proto_pending *call)
 {
     const char *why = "no answer within the deadline";
@@ -521,7 +521,7 @@ bool proto_channel_deliver(struct proto_channel *channel, const struct proto_pre
     }
     proto_channel_ref(channel);
     struct proto_pending *call = common_handle_get(channel->handles, message->header->request);
-    if (call && call->state == PROTO_CALL_SENT) { // else late, or forged: nobody waits for it
+    if (call && call->state == PROTO_CALL_SENT) { // else late, or forged: not awaited
         const Banyan__Pb__Status *status = message->header->status;
         struct proto_reply reply = {.code = COMMON_OK, .text = "", .status = status, .message = message};
         struct common_error bad;

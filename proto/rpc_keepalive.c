@@ -8,14 +8,14 @@
 //                       ├───────────── a sign ────────────┘ │     is owed: LOST
 //                       └── this process was away ──────────┴── the process: none for mute_ns: LOST
 //
-// There are two kinds of signs. The host's: bytes of any answer, and acknowledgements of TCP. The process's: bytes alone. What
-// stands between the two ends and acknowledges in the far one's place, or is the far one's kernel while its process is
-// stopped, gives the first kind for ever. So with mute_ns the far process is asked, and has to say something: the answer, or
-// a note that it is reading what was sent before the question (stream_server.c). Where it says that it gives no notes, it is
-// judged as a host alone.
+// There are two kinds of signs. The host's: bytes of any answer, and acknowledgements of TCP. The process's:
+// bytes alone. What stands between the two ends and acknowledges in the far one's place, or is the far one's
+// kernel while its process is stopped, gives the first kind forever. So with mute_ns the far process is
+// asked, and has to respond: the answer, or a note that it is reading what was sent before the question
+// (stream_server.c). Where it says that it gives no notes, it is judged as a host alone.
 //
-// Silence counts from the question on, and from our own return on: the timer looks every quiet_ns, and one that is late by
-// half of that has found us away.
+// Silence counts from the question on, and from our own return on: the timer looks every quiet_ns, and one
+// that is late by half of that has found us away.
 #include <stdio.h>
 
 #include "common/clock.h"

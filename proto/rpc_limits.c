@@ -156,7 +156,7 @@ bool proto_caller_full(struct proto_server *server, struct proto_caller *caller)
     return caller->waits;
 }
 
-// Whoever has one answer alone, and takes it, is not slow.
+// A client with a single answer that reads it is not slow.
 static bool is_slow(const struct proto_link *io, uint64_t now_ns)
 {
     bool several = !proto_list_empty(&io->outs) && io->outs.next->next != &io->outs;

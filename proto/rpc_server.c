@@ -196,7 +196,7 @@ void proto_server_counts(const struct proto_server *server, struct proto_server_
     memcpy(out->refused, server->refusals, sizeof out->refused);
 }
 
-// Counts it and tells whoever wants to know.
+// Counts it and calls the observer, if any.
 static void note_refused(struct proto_server *server, enum proto_refusal refusal, const char *peer,
                          const char *why)
 {

@@ -121,8 +121,8 @@ bool proto_sp_link_may_read(struct proto_sp_link *link)
 
 // ---- messages -------------------------------------------------------------------------------------------
 
-// Whether the token stands in a header's beginning. Protobuf writes fields in the order of their numbers, and the
-// checksum stands before them, so it does: 294 bytes hold everything up to the longest token.
+// Whether the token stands in a header's beginning. Protobuf writes fields in the order of their numbers, and
+// the checksum stands before them, so it does: 294 bytes hold everything up to the longest token.
 static bool shows_token(struct proto_sp_link *link, const uint8_t *header, size_t len)
 {
     struct proto_cursor cursor = {header, header + len};
@@ -230,7 +230,7 @@ static void keep_rest(struct proto_sp_link *link, const uint8_t *at, size_t n)
         proto_link_fail(link->io, COMMON_RESOURCE_EXHAUSTED, "out of memory for a receive buffer");
 }
 
-// Reads what is to be kept of a big message where it shall lie.
+// Reads the kept part of a big message into its place.
 static void read_big(struct proto_sp_link *link)
 {
     size_t round = 0, want;
@@ -286,7 +286,7 @@ static void on_readable(void *owner)
 static void on_failed(void *owner, enum common_code code, const char *text)
 {
     struct proto_sp_link *link = owner;
-    // A peer that goes is nobody's fault; one that sends nonsense is.
+    // A peer that leaves is no fault; one that sends nonsense is.
     if (code != COMMON_UNAVAILABLE)
         proto_server_refused(link->server, link->peer, text);
     proto_sp_link_close(link);

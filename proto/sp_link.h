@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection of an nng client at the serving end: nng's wire (sp_reader.h) over a link (stream_link.h), and
-// the requests that came by it. On the server's loop, like everything here: an answer is written where it is made.
+// One connection of an nng client at the serving end: nng's wire (sp_reader.h) over a link (stream_link.h),
+// and the requests that came by it. On the server's loop, like everything here: an answer is written where it
+// is made.
 //
-// A link is a stranger until a message has shown the token (any frame, where the server wants none). What a
+// A link is a stranger until a message has shown the token (any frame, if the server requires none). What a
 // stranger can cost is small and ends soon:
 //
 //                     stranger                                     known
@@ -41,7 +42,7 @@ struct proto_sp_server {
     uint8_t in[PROTO_LINK_BUFFER]; // what has just been read, for all links
 };
 
-// What is to become of the message that is being read.
+// What happens to the message that is being read.
 enum proto_sp_use {
     PROTO_SP_EMPTY,    // it is no frame: an empty answer, as a caller cannot take for one
     PROTO_SP_OVERSIZE, // refused; its payload is skipped
@@ -72,7 +73,8 @@ struct proto_sp_link {
     char peer[80];
 };
 
-// A place for one more client, where all are taken: one that is silent goes. false: there is none. sp_server.c
+// A place for one more client, where all are taken: one that is silent goes. false: there is none.
+// sp_server.c
 bool proto_sp_crowd_out_silent(struct proto_sp_server *sp);
 
 // Takes fd over. NULL: out of memory (fd stays the caller's).
@@ -81,8 +83,8 @@ struct proto_sp_link *proto_sp_link_new(struct proto_sp_server *sp, int fd, cons
 // Its callers are gone: requests are cancelled.
 void proto_sp_link_close(struct proto_sp_link *link);
 
-// When a byte last moved on a link that may be closed for another: nothing is served, and nothing is under way or
-// it does not move. UINT64_MAX: it may not be.
+// When a byte last moved on a link that may be closed for another: nothing is served, and nothing is under
+// way or it does not move. UINT64_MAX: it may not be.
 uint64_t proto_sp_link_spare(const struct proto_sp_link *link, uint64_t now_ns);
 
 // Once a second: fails a link whose time is up.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nng's wire, as the serving end of REQ/REP reads it (docs/reference/wire.md, "nng"): bytes in, messages out. It
-// knows no sockets and no frames. How much of a message is kept is for the owner to say, who has seen its
+// nng's wire, as the serving end of REQ/REP reads it (docs/reference/wire.md, "nng"): bytes in, messages out.
+// It knows no sockets and no frames. How much of a message is kept is for the owner to say, who has seen its
 // beginning by then: nothing is allocated for a length that a peer has merely declared.
 //
 //   HELLO ─▶ LENGTH ─▶ TRACE ─▶ START ─▶ ADMIT ──proto_sp_keep──▶ BODY ─▶ SKIP ─▶ WHOLE
@@ -24,7 +24,7 @@
 #define PROTO_SP_TRACE_MAX   8   // words: what nng's own REP takes (NNG_OPT_MAXTTL)
 #define PROTO_SP_START_MAX   512 // bytes that the owner sees of a message before it says what to keep
 
-// No message is longer: what is not kept is skipped, and somebody has to send it.
+// No message is longer: what is not kept is skipped, and still has to be sent.
 #define PROTO_SP_MESSAGE_MAX (UINT64_C(1) << 40)
 
 enum proto_sp_state {
@@ -41,7 +41,7 @@ enum proto_sp_state {
 
 struct proto_sp_reader {
     enum proto_sp_state state;
-    bool unwanted;   // SKIP: of a message that the owner does not hear of
+    bool unwanted;   // SKIP: of a message that is not reported to the owner
     unsigned have;   // bytes in `small`
     unsigned want;   // START: how many there will be
     const char *why; // BROKEN
@@ -71,8 +71,8 @@ void proto_sp_hello(uint16_t protocol, uint8_t out[PROTO_SP_HELLO_BYTES]);
 // Takes bytes up to the next event: *at and *n move on.
 enum proto_sp_event proto_sp_take(struct proto_sp_reader *reader, const uint8_t **at, size_t *n);
 
-// After ASK: keeps the message's first `bytes` (at most `len`), in one blob, and skips the others. false: out of
-// memory; another number may be tried.
+// After ASK: keeps the message's first `bytes` (at most `len`), in one blob, and skips the others. false: out
+// of memory; another number may be tried.
 bool proto_sp_keep(struct proto_sp_reader *reader, size_t bytes);
 
 // After MESSAGE: forgets it.

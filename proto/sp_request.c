@@ -158,8 +158,8 @@ void proto_sp_serve(struct proto_sp_link *link)
     if (authentic)
         link->caller.identity = *identity;
     char text[PROTO_LIMIT_TEXT] = "no room for this connection: try again";
-    // One whose token stands late in its header is known only now. What there was no place for was not read, though there
-    // may be one now.
+    // One whose token stands late in its header is known only now. What there was no place for was not read,
+    // though there may be one now.
     bool known = authentic && proto_sp_link_known(link, text);
     if (authentic && (!known || link->use == PROTO_SP_CROWDED)) {
         proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The serving end for clients of nng: its wire on our loop, beside the stream transport. Here: who may be connected.
+// The serving end for clients of nng: its wire on our loop, beside the stream transport. Here: who may be
+// connected.
 //
-// A crowd of strangers makes room among itself: when there are as many as may be, the oldest goes, however many
-// come. Who shows the token is not one of them any more, and needs one round trip for that.
+// A crowd of strangers makes room among itself: when there are as many as may be, the oldest goes, however
+// many come. Who shows the token is not one of them any more, and needs one round trip for that.
 #include <stdlib.h>
 #include <unistd.h>
 

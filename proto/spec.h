@@ -8,7 +8,7 @@
 //                  K V      K V      K V      holds    reads 2's
 //                  0        1        2        nothing  K and V
 //
-// Whoever needs a shape, a mask or the bytes of a row asks here. Pure, any thread.
+// Shapes, masks and the bytes of a row come from here. Pure, any thread.
 #ifndef PROTO_SPEC_H
 #define PROTO_SPEC_H
 
@@ -54,12 +54,12 @@ uint32_t proto_spec_source(const Banyan__Pb__Spec *spec, uint32_t layer);
 // Whether a layer has rows of its own: takes appends and attaches, and counts for the session's length.
 bool proto_spec_stores(const Banyan__Pb__Spec *spec, uint32_t layer);
 
-// The first key that the layer's row at this position sees, where it lies in no block: the rule of kernels/attention.h.
-// Never lower for a higher position.
+// The first key that the layer's row at this position sees, where it lies in no block: the rule of
+// kernels/attention.h. Never lower for a higher position.
 uint64_t proto_layer_from(const struct proto_layer *layer, uint64_t position);
 
-// Of a layer with rows of its own, where a session's floor is `floor`: no row at or past it, of this layer or of one
-// that shares it, sees a key below the position returned. 0: the session forgets nothing of the layer.
+// Of a layer with rows of its own, where a session's floor is `floor`: no row at or past it, of this layer or
+// of one that shares it, sees a key below the position returned. 0: the session forgets nothing of the layer.
 uint64_t proto_spec_forgotten(const Banyan__Pb__Spec *spec, uint32_t layer, uint64_t floor);
 
 // Whether rows of the layer are there for as long as the session is: it has rows of its own, and none is ever

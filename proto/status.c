@@ -48,8 +48,8 @@ struct packed_status {
     struct proto_status copy;
 };
 
-// Of a failure for whose words there is no memory. It is no verdict, whatever the failure was: nobody takes an append for
-// refused, or rows for lost, without being told which.
+// Of a failure for whose words there is no memory. It is no verdict, whatever the failure was: so that no
+// append is taken for refused, or rows for lost, without its reason.
 #define NO_MEMORY "the server is out of memory for the reason of a failure: try again"
 static Banyan__Pb__Detail no_memory_detail = {
     .base = PROTOBUF_C_MESSAGE_INIT(&banyan__pb__detail__descriptor), .reason = (char *)"UNCONFIRMED"};

@@ -33,8 +33,8 @@ enum common_code proto_status_set(struct proto_status *status, enum common_code 
 void proto_status_add_range(struct proto_status *status, uint64_t first, uint64_t count);
 void proto_status_add_worker(struct proto_status *status, const char *name);
 
-// A copy on the heap, given back by proto_status_pb_free alone. Never NULL, which would say OK: without memory it is
-// UNAVAILABLE, reason UNCONFIRMED, whatever the failure was.
+// A copy on the heap, given back by proto_status_pb_free alone. Never NULL, which would say OK: without
+// memory it is UNAVAILABLE, reason UNCONFIRMED, whatever the failure was.
 Banyan__Pb__Status *proto_status_to_pb(const struct proto_status *status);
 void proto_status_pb_free(Banyan__Pb__Status *pb);
 void proto_status_from_pb(const Banyan__Pb__Status *pb, struct proto_status *out); // NULL pb: OK

@@ -48,7 +48,7 @@ struct proto_step_item {
 
 // For engines that carry partials outside of the answers: the root fills it in, ranks below pass it on.
 struct proto_collective {
-    uint64_t generation; // which communicator; 0: the rest says nothing
+    uint64_t generation; // which communicator; 0: the rest is not set
     uint64_t sequence;   // place among its operations, from 1; 0: the partials come in the answers
     uint32_t variant;    // which of the engine's algorithms
     uint32_t id_bytes;   // 0: all members have joined
@@ -72,8 +72,8 @@ struct proto_step {
 };
 
 // Items carry the bytes that they own of each tensor (StepItem.q_bytes …), because shapes belong to sessions,
-// which decoding does not know. Decoding sums them and demands that they fill the tensors exactly; whoever
-// knows the session compares them with its shape. Takes a reference to the message's blob. INVALID_ARGUMENT
+// which decoding does not have. Decoding sums them and requires that they fill the tensors exactly; code that
+// has the session compares them with its shape. Takes a reference to the message's blob. INVALID_ARGUMENT
 // for anything malformed; *out is only set on success.
 enum common_code proto_step_decode(const struct proto_message *message, uint64_t deadline_ns,
                                    struct proto_step **out, struct common_error *err);
@@ -116,8 +116,8 @@ struct proto_step_result *proto_step_result_new(uint32_t n_items,
                                                 uint32_t max_traces); // zeroed: code OK. NULL: out of memory
 void proto_step_result_free(struct proto_step_result *result);
 
-// Sends a step down a channel. `with_kv` false leaves k and v out (nobody in that subtree holds an appended
-// row). The step's bytes are borrowed until `done` has run; exactly once, never on this stack.
+// Sends a step down a channel. `with_kv` false leaves k and v out (no worker in that subtree holds an
+// appended row). The step's bytes are borrowed until `done` has run; exactly once, never on this stack.
 typedef void (*proto_step_done_fn)(void *arg, enum common_code code, const char *text,
                                    struct proto_step_result *result);
 // result: owned by the callback (free it), NULL unless code is COMMON_OK.

@@ -98,7 +98,7 @@ static void begins(struct stream_channel *s, const char *what)
         snprintf(s->channel->trouble, sizeof s->channel->trouble, "%s", what);
 }
 
-// Everything that a failed try or a lost link leaves, and the next try. nobody: nobody listens there.
+// Everything that a failed try or a lost link leaves, and the next try. nobody: nothing listens there.
 static void retreat_from(struct stream_channel *s, enum common_code code, const char *text, bool nobody)
 {
     struct proto_channel *channel = s->channel;
@@ -135,8 +135,8 @@ static void retreat_from(struct stream_channel *s, enum common_code code, const 
         channel->refused_fn(channel->state_arg);
     if (!channel->closing)
         proto_channel_fail_sent(channel, COMMON_UNAVAILABLE, why);
-    // A peer that is not there may come; one that refuses us will refuse those who wait, too. One that has taken us sent
-    // something that was damaged on its way.
+    // A peer that is not there may come; one that refuses us will refuse those who wait, too. One that has
+    // taken us sent something that was damaged on its way.
     if (!channel->closing && code != COMMON_UNAVAILABLE && !was_ready)
         proto_channel_fail_waiting(channel, code, why);
     proto_channel_unref(channel);
@@ -224,7 +224,7 @@ static void become_ready(struct stream_channel *s)
     *channel->trouble = '\0';
     common_timer_stop(s->timer);
     proto_channel_ref(channel);
-    proto_channel_drain(channel); // those who waited come before those who are told
+    proto_channel_drain(channel); // waiting calls come before the observers
     if (!channel->closing && channel->state_fn && s->state == STATE_READY)
         channel->state_fn(channel->state_arg, true);
     proto_channel_unref(channel);
@@ -310,7 +310,7 @@ static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct c
     return true;
 }
 
-// Whoever has not understood our hello may be gone by the next try, and a coordinator in its place.
+// A peer that has not understood our hello may be gone by the next try, and a coordinator in its place.
 static void on_failed(void *owner, enum common_code code, const char *text)
 {
     struct stream_channel *s = owner;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The proofs of a link's hello (docs/reference/wire.md, "hello"): who dials and who accepts, bound to both nonces and
+// The proofs of a link's hello (docs/reference/wire.md, "Link hello (stream)"): who dials and who accepts, bound to both nonces and
 // both roles, and to the connection of TLS that they go over.
 #ifndef PROTO_STREAM_HELLO_H
 #define PROTO_STREAM_HELLO_H

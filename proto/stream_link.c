@@ -434,7 +434,7 @@ static void parse_all(struct proto_link *link)
     link->in_parse = false;
 }
 
-// Room for what comes next: the same buffer from its front if nobody holds a frame in it, or another.
+// Room for what comes next: the same buffer from its front if no frame in it is held, or another.
 static void renew_buffer(struct proto_link *link)
 {
     if (!proto_link_works(link) || !link->in || link->in_start != link->in_end)
@@ -503,7 +503,7 @@ static bool shake(struct proto_link *link)
     return !link->io.shaking && proto_link_works(link);
 }
 
-// Takes in what there is, once around the buffer.
+// Reads what has arrived, once around the buffer.
 static void read_round(struct proto_link *link)
 {
     if (link->io.shaking && !shake(link))

@@ -2,8 +2,8 @@
 // One connected stream socket that carries frames, used by both ends. Reads fill one aligned buffer in which
 // small frames are used in place; big frames are read straight into a blob of their own. Writes go out at
 // once on the caller's stack and wait only when the socket is full. An owner with a wire of its own (nng's:
-// proto/sp_server.c) reads for itself and has everything else from here. Under TLS (proto_link_secure) nothing is read or
-// written before its handshake has ended; frames that are sent earlier wait.
+// proto/sp_server.c) reads for itself and has everything else from here. Under TLS (proto_link_secure)
+// nothing is read or written before its handshake has ended; frames that are sent earlier wait.
 //
 //            may_read says no
 //     OPEN ◀─────────────────▶ PAUSED
@@ -32,14 +32,14 @@
 #include "proto/rpc.h"
 
 #define PROTO_LINK_BUFFER       (64 * 1024)
-#define PROTO_LINK_HELLO_BUFFER 4096 // before the hello is done: nobody unknown gets more memory than this
+#define PROTO_LINK_HELLO_BUFFER 4096 // before the hello is done: no stranger gets more memory than this
 
 struct proto_link;
 struct proto_signs; // transport.h
 
 struct proto_link_ops {
-    // There may be bytes: the owner takes them with proto_link_read. It may close the link. Instead of the three
-    // about frames, and the link then has no buffer. NULL: the link reads frames.
+    // There may be bytes: the owner takes them with proto_link_read. It may close the link. Instead of the
+    // three about frames, and the link then has no buffer. NULL: the link reads frames.
     void (*readable)(void *owner);
     // A whole frame lies at blob->data + offset. It may close the link. A false return fails the link with
     // *err.
@@ -49,11 +49,11 @@ struct proto_link_ops {
     // NULL: such a frame fails the link.
     bool (*oversize)(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
                      struct common_error *err);
-    // The handshake of TLS has ended well: the owner looks at whom it has, and may fail the link. It may not close it.
-    // NULL: anybody will do.
+    // The handshake of TLS has ended well: the owner looks at whom it has, and may fail the link. It may not
+    // close it. NULL: anybody will do.
     void (*secured)(void *owner);
-    // Asked before there is memory for a frame that is too large for the buffer, of so many bytes. False: it goes the way of
-    // one whose payload is above the limit. NULL: always true.
+    // Asked before there is memory for a frame that is too large for the buffer, of so many bytes. False: it
+    // goes the way of one whose payload is above the limit. NULL: always true.
     bool (*may_begin)(void *owner, uint64_t bytes);
     // The link is of no use any more; the owner calls proto_link_close.
     void (*failed)(void *owner, enum common_code code, const char *text);
@@ -118,8 +118,8 @@ static inline bool proto_link_works(const struct proto_link *link)
 // out of memory (fd stays the caller's).
 struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct proto_link_ops *ops,
                                   void *owner);
-// Puts TLS on a new link, before anything is sent: its handshake begins in the loop's next turn. `tls` is not kept.
-// RESOURCE_EXHAUSTED.
+// Puts TLS on a new link, before anything is sent: its handshake begins in the loop's next turn. `tls` is not
+// kept. RESOURCE_EXHAUSTED.
 enum common_code proto_link_secure(struct proto_link *link, const struct common_tls *tls,
                                    const struct common_tls_link_options *options, struct common_error *err);
 
@@ -136,7 +136,8 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
 // copied (true).
 bool proto_link_out_detach(struct proto_link *link, struct proto_link_out *out);
 
-// The peer is a daemon: what comes in is no one client's, and its buffers go from one such link to the other as they are.
+// The peer is a daemon: what comes in is no one client's, and its buffers go from one such link to the other
+// as they are.
 void proto_link_trust(struct proto_link *link);
 
 void proto_link_fail(struct proto_link *link, enum common_code code,
@@ -145,7 +146,7 @@ void proto_link_resume(struct proto_link *link);
 
 // For an owner that reads for itself. Bytes read; 0: nothing now, or the link has failed.
 size_t proto_link_read(struct proto_link *link, void *to, size_t len);
-void proto_link_pause(struct proto_link *link); // an open one; `readable` comes again after proto_link_resume
+void proto_link_pause(struct proto_link *link); // an open one; `readable` runs again after proto_link_resume
 
 // Nothing comes afterwards, except `sent` of what waits: on this stack. The memory goes with the last
 // reference.
@@ -154,8 +155,8 @@ void proto_link_close(struct proto_link *link);
 // Signs of the peer's host: bytes that came and acknowledgements of TCP. That of a unix socket is ours.
 void proto_link_signs(const struct proto_link *link, struct proto_signs *out);
 
-// Whether the peer may take this process for gone, though it is at work on what it was sent: since `since_ns` nothing was
-// said to it, and bytes of it have come, or the link is paused. `owed`: answers are.
+// Whether the peer may take this process for gone, though it is at work on what it was sent: since `since_ns`
+// nothing was said to it, and bytes of it have come, or the link is paused. `owed`: answers are.
 bool proto_link_owes_a_note(struct proto_link *link, bool owed, uint64_t since_ns);
 
 // A link that is not read does not see its end by itself: whether a paused one has come to it.

@@ -24,9 +24,9 @@ enum {
     BUCKETS_MIN = 64,
 };
 
-// Strangers, before the hello is done, have few places and little time. Of those that have said nothing and of those
-// that have said hello the more numerous kind makes room when all places are taken, its oldest first: neither kind
-// drives the other one out, however many come.
+// Strangers, before the hello is done, have few places and little time. Of those that have said nothing and
+// of those that have said hello the more numerous kind makes room when all places are taken, its oldest
+// first: neither kind drives the other one out, however many come.
 enum { SILENT, GREETED };
 
 // One accepted link:
@@ -247,8 +247,8 @@ static void refuse_link(struct server_link *link, struct proto_request *request,
     proto_request_refuse(request, PROTO_REFUSED_CONNECTION, code, why);
 }
 
-// Over TLS, whether the dialler's certificate says the role that its hello says. Clients need none, unless the server
-// demands it.
+// Over TLS, whether the dialler's certificate says the role that its hello says. Clients need none, unless
+// the server demands it.
 static bool shows_role(const struct server_link *link, uint32_t role, struct common_error *err)
 {
     const struct common_tls_link *tls = link->io->io.tls;
@@ -477,8 +477,8 @@ static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct c
 static void on_failed(void *owner, enum common_code code, const char *text)
 {
     struct server_link *link = owner;
-    // A peer that goes is nobody's fault; one that sends nonsense is. A daemon that has seen our proof and goes without
-    // its own did not believe it: it says so in its log, which may be another host's.
+    // A peer that leaves is no fault; one that sends nonsense is. A daemon that has seen our proof and goes
+    // without its own did not accept it: its log says so, which may be another host's.
     if (code == COMMON_UNAVAILABLE && link->state == LINK_PROOF && proto_role_is_daemon(link->role))
         proto_server_refused(link->server, link->peer,
                              "it hung up after the hello, as a peer with another cluster secret does: give "
@@ -519,8 +519,8 @@ void proto_stream_resume(struct proto_server *server)
             proto_list_entry(at, struct server_link, link)->io); // only marks: nothing runs here
 }
 
-// "I am here": an answer that answers nothing. Whoever does not expect it drops it as one that comes late. Without memory
-// the next tick says it.
+// "I am here": an answer that answers nothing. A peer that does not expect it drops it as a late one. Without
+// memory the next tick says it.
 static void send_note(struct server_link *link)
 {
     Banyan__Pb__HealthCheckReply body = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;

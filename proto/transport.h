@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What transports and the common part of the RPC layer know of each other. Private to proto/. A transport
-// moves messages; calls, deadlines, limits, roles and dispatch are common. All on the loop's thread unless said
-// otherwise.
+// moves messages; calls, deadlines, limits, roles and dispatch are common. All on the loop's thread unless
+// said otherwise.
 #ifndef PROTO_TRANSPORT_H
 #define PROTO_TRANSPORT_H
 
@@ -96,7 +96,7 @@ struct proto_channel {
     void (*failed_fn)(void *arg, const char *why);
     void *state_arg;
     char trouble
-        [COMMON_ERROR_BYTES]; // why there is no link, for calls that wait for one; "": there is, or nobody knows
+        [COMMON_ERROR_BYTES]; // why there is no link, for calls that wait for one; "": there is, or unknown
     // calls
     struct common_handle_table *handles;
     struct proto_list waiting, sent;
@@ -109,7 +109,7 @@ struct proto_channel {
     bool watching, asking;          // its timer runs; a HealthCheck is out
     uint64_t watched_ns, asked_ns;  // since when it watches; when it asked, 0: not yet
     uint64_t look_ns;               // when the timer is due
-    uint32_t mutes;                 // links given up because the process said nothing
+    uint32_t mutes;                 // links given up because the process was silent
     struct proto_list idle;         // ended calls for reuse
     unsigned n_idle;
     struct proto_scratch scratch;
@@ -153,7 +153,7 @@ struct proto_request {
     void *transport; // stream link, or what joins a request with its nng client; `send` is the last to use it
     const char *peer; // lives as long as the transport's object
     struct proto_message *message;
-    uint64_t id, deadline_ns, arrived_ns, ends_ns; // ends_ns 0: nobody has said so
+    uint64_t id, deadline_ns, arrived_ns, ends_ns; // ends_ns 0: not announced
     uint32_t role, method;
     struct proto_caller *caller;           // the transport's; until the answer is sent
     const struct proto_identity *identity; // the transport's, likewise: who asks
@@ -265,13 +265,14 @@ void proto_server_unref(struct proto_server *server);
 // A connection, or what came over it: counts, and logs at most one warning a second.
 void proto_server_refused(struct proto_server *server, const char *peer, const char *why);
 
-// Whether a client with these credentials may come in, and who it is: the token is right, or none is needed. Constant
-// time in its contents. False: *out is as it was.
+// Whether a client with these credentials may come in, and who it is: the token is right, or none is needed.
+// Constant time in its contents. False: *out is as it was.
 bool proto_server_admit(const struct proto_server *server, const ProtobufCBinaryData *credentials,
                         const char *peer, struct proto_identity *out);
 
-// A zeroed request for a message, whose ownership it takes, of a caller with this role (of a link whose hello is
-// under way: what it says it is). Who asks is the caller's identity, unless the transport says another. NULL: out of memory (the message is released).
+// A zeroed request for a message, whose ownership it takes, of a caller with this role (of a link whose hello
+// is under way: what it says it is). Who asks is the caller's identity, unless the transport says another.
+// NULL: out of memory (the message is released).
 struct proto_request *proto_request_new(struct proto_server *server, struct proto_caller *caller,
                                         uint32_t role, struct proto_message *message);
 
@@ -291,8 +292,8 @@ void proto_request_refuse(struct proto_request *request, enum proto_refusal reas
 bool proto_server_full(const struct proto_server *server, uint32_t role);
 void proto_stream_resume(struct proto_server *server);
 
-// Whether a caller of this kind may begin a large frame over a stream. What all of them have begun stays below bytes_max,
-// beside what is being served; one may be there in any case.
+// Whether a caller of this kind may begin a large frame over a stream. What all of them have begun stays
+// below bytes_max, beside what is being served; one may be there in any case.
 bool proto_server_may_begin(const struct proto_server *server, uint32_t role, uint64_t bytes);
 // Where a link of this kind counts what it has begun.
 uint64_t *proto_server_begun(struct proto_server *server, uint32_t role);
@@ -307,14 +308,15 @@ void proto_caller_init(struct proto_caller *caller);
 // It is a client that may be here: its unread answers count.
 void proto_caller_known(struct proto_server *server, struct proto_caller *caller);
 void proto_caller_gone(struct proto_server *server, struct proto_caller *caller);
-// It has shown whose client it is: whether it may be here as one more of them, and if not, why. Nothing when it has
-// been asked already and may.
+// It has shown whose client it is: whether it may be here as one more of them, and if not, why. Nothing when
+// it has been asked already and may.
 bool proto_caller_enters(struct proto_server *server, struct proto_caller *caller,
                          char text[PROTO_LIMIT_TEXT]);
 // Whether a client at its own limits is to be left unread. Counts each time that it comes to them.
 bool proto_caller_full(struct proto_server *server, struct proto_caller *caller);
 
-// An answer waits for a client's socket, or a second has passed: past the limit the link of the slowest reader fails.
+// An answer waits for a client's socket, or a second has passed: past the limit the link of the slowest
+// reader fails.
 void proto_callers_relieve(struct proto_server *server);
 void proto_stream_tick(struct proto_server *server);
 // proto_server_evict: of the transport's links.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree grows from a root. Whoever's parent is in it, and reaches it, comes with that parent. When that is so of nobody
-// any more, one that has lost its parent is taken in below another one, and may bring others with it.
+// The tree grows from a root. A member whose parent is in it and reaches it joins under that parent. When
+// there is none any more, one that has lost its parent is taken in below another one, and may bring others
+// with it.
 //
 //    three members, a star; 0 and 1 do not reach 2, nor 2 reaches 0, so no order of them will do:
 //
@@ -45,7 +46,7 @@ static void attach(struct growth *g, uint32_t parent, uint32_t child)
     g->children[parent]++;
 }
 
-// Parents have lower ranks than their children: one pass takes in all below whoever was taken in.
+// Parents have lower ranks than their children: one pass takes in all below those taken in.
 static uint32_t attach_to_own(struct growth *g)
 {
     uint32_t more = 0;
@@ -59,7 +60,8 @@ static uint32_t attach_to_own(struct growth *g)
     return more;
 }
 
-// Below whom it costs least; of equals whoever has the fewest children, then the lowest rank. NOBODY: none reaches it.
+// The cheapest parent; of equals the one with the fewest children, then the lowest rank. NOBODY: none reaches
+// it.
 static uint32_t best_parent(const struct growth *g, uint32_t child)
 {
     uint32_t best = NOBODY;

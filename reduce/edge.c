@@ -28,11 +28,12 @@
 // for a machine that is busy starting workers.
 #define GRACE_NS (250 * COMMON_NS_PER_MS)
 
-// A network that swallows frames: the child's host is asked after 1 s without a sign of it, and the edge is down
-// when 2 s later there is none either.
+// A network that swallows frames: the child's host is asked after 1 s without a sign of it, and the edge is
+// down when 2 s later there is none either.
 #define QUIET_NS COMMON_NS_PER_S
-// Something that acknowledges in the child's place and swallows: the child is asked likewise, and has to say something. Longer
-// than it takes the coordinator to miss a process that is stopped, which is not the edge's to judge.
+// Something that acknowledges in the child's place and swallows: the child is asked likewise, and has to say
+// something. Longer than it takes the coordinator to miss a process that is stopped, which is not the edge's
+// to judge.
 #define MUTE_NS (3 * COMMON_NS_PER_S)
 
 // An edge is said to be down after as long as a channel may wait to dial again.
@@ -57,7 +58,7 @@ struct reduce_edge {
     struct proto_channel *channel;
     struct common_timer *timer; // armed for due_ns: end of grace, or the first deadline among those that wait
     uint64_t due_ns, grace_ends_ns, down_ns; // down_ns: since when it is DOWN
-    uint64_t mute_ns;                        // when the child was last found to say nothing; 0: never
+    uint64_t mute_ns;                        // when the child was last found silent; 0: never
     uint32_t mutes;                          // of the channel, as far as they are known here
     struct reduce_edge_call *head, *tail;    // waiting, in order
     struct reduce_edge_stats stats;
@@ -184,8 +185,8 @@ static bool is_over(const struct reduce_edge *edge, const struct reduce_edge_cal
     return true;
 }
 
-// Callbacks may do anything to groups: after each of them the queue is looked at anew, and the caller holds a
-// reference.
+// Callbacks may do anything to groups: after each of them the queue is looked at again, and the caller holds
+// a reference.
 static void call_fail(struct reduce_edge_call *call, const struct common_error *err)
 {
     call->done(call->arg, err->code, err->message, NULL);

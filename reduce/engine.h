@@ -32,9 +32,9 @@ struct reduce_env {
 enum common_code reduce_edges_new(const struct reduce_env *env, struct reduce_edges **out);
 void reduce_edges_free(struct reduce_edges *edges); // NULL is allowed
 
-// Endpoints of the edges that have been down for 1 s or longer, or whose child has been found to say nothing in the last 5 s,
-// at most `most`; they live as long as the edges. Returns how many. Their channels go on dialling, and a child that is back is
-// found within a second; behind something that swallows hellos, too, within six.
+// Endpoints of the edges that have been down for 1 s or longer, or whose child has been found silent in the
+// last 5 s, at most `most`; they live as long as the edges. Returns how many. Their channels go on dialling,
+// and a child that is back is found within a second; behind something that swallows hellos, too, within six.
 uint32_t reduce_edges_down(const struct reduce_edges *edges, char **endpoints, uint32_t most);
 
 struct reduce_group_member {

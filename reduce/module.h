@@ -6,7 +6,7 @@
 //        ──dlopen, dlsym(REDUCE_MODULE_SYMBOL)──▶ struct reduce_module ──join()──▶ a group
 //        ──Register{engine, algorithm, group, rank, size}──▶ coordinator ──PlanInstall{engine}──▶ ops->open
 //
-// The symbol is a `const struct reduce_module`. Whoever opens the module compares abi and size before
+// The symbol is a `const struct reduce_module`. The opener of the module compares abi and size before
 // anything else, and never unloads it. A module takes the functions of common/, proto/, kernels/partial.h and
 // reduce/ from the program that opens it (which exports them), so both are of one build: `build` is compared,
 // too.
@@ -25,7 +25,7 @@
 #define REDUCE_MODULE_SYMBOL "reduce_engine_module_2" // a const struct reduce_module
 #define REDUCE_MODULE_BUILD  __VERSION__ "/" BANYAN_VERSION
 
-// The group that this process is a member of: what the worker tells the coordinator when it registers. The
+// The group that this process is a member of: what the worker sends the coordinator when it registers. The
 // coordinator gives a plan this engine where all its members are of one group that is whole.
 struct reduce_module_group {
     char id[65];        // another one each time that the group is formed; equal on all its members

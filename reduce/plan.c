@@ -294,7 +294,7 @@ double reduce_plan_predict(const struct reduce_plan *plan, const struct reduce_m
         return ns;
     struct reduce_sim *sim = NULL;
     uint32_t *host_of = calloc(plan->n, sizeof *host_of); // by member
-    uint32_t *hosts = calloc(plan->n, sizeof *hosts);     // by rank of this tree, whoever made it
+    uint32_t *hosts = calloc(plan->n, sizeof *hosts);     // by rank of this tree, whatever made it
     double *compute = calloc(plan->n, sizeof *compute);
     if (!host_of || !hosts || !compute)
         goto out;

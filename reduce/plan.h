@@ -31,11 +31,12 @@ enum common_code reduce_plan_make(const struct reduce_member *members, uint32_t 
                                   struct common_error *err);
 void reduce_plan_free(struct reduce_plan *plan); // NULL is allowed
 
-// Members change places in the tree, whose shape stays, until no parent has a child that it does not reach; nor,
-// where that can be had as well, a child that does not reach it. Of equal changes one within a host comes first, then
-// the lowest ranks. Where that does not suffice the tree gets another shape (detour.c). The digest follows, predicted_ns
-// stays. Pure. *left: pairs that are parent and child all the same, because no tree does without, as with two members
-// alone that do not reach each other. RESOURCE_EXHAUSTED: the tree may be another one, and is sound.
+// Members change places in the tree, whose shape stays, until no parent has a child that it does not reach;
+// nor, where that can be had as well, a child that does not reach it. Of equal changes one within a host
+// comes first, then the lowest ranks. Where that does not suffice the tree gets another shape (detour.c). The
+// digest follows, predicted_ns stays. Pure. *left: pairs that are parent and child all the same, because no
+// tree does without, as with two members alone that do not reach each other. RESOURCE_EXHAUSTED: the tree may
+// be another one, and is sound.
 enum common_code reduce_plan_avoid(struct reduce_plan *plan, const struct reduce_member *members,
                                    const struct reduce_avoid *avoid, uint32_t n, uint32_t *left);
 

@@ -9,7 +9,7 @@
 //     GATHERING   the own partial is there. As soon as the prefix own, child 0, ... child i has come, it is
 //                 merged.
 //     ENDED       done has run. With a carrier a child's acknowledgement may still be under way: the calls
-//                 stay until it is there, and the frame's bytes with them; nobody waits for that.
+//                 stay until it is there, and the frame's bytes with them; nothing waits for that.
 //
 // Order of merging, whatever the order of arrival:  (((own + child 0) + child 1) + child 2) ...
 #include <assert.h>

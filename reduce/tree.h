@@ -20,7 +20,7 @@ struct reduce_tree_child {
 struct reduce_group {
     struct reduce_env env;
     struct reduce_carrier *carrier; // NULL: the edges' answers are the results
-    bool bare; // steps may be: whoever opens it has a communicator. Set before the first step
+    bool bare;                      // steps may be: its opener has a communicator. Set before the first step
     uint32_t self, subtree;
     uint32_t n_children;
     struct reduce_tree_child *children; // [n_children] ascending rank
@@ -32,7 +32,7 @@ struct reduce_group {
     struct reduce_op *ending; // done, but children have not acknowledged their frames yet
 };
 
-// tree_group.c. Without a carrier: whoever wants one sets it before the first step; it is closed with the
+// tree_group.c. Without a carrier: set one, if needed, before the first step; it is closed with the
 // group.
 enum common_code reduce_tree_open(const struct reduce_env *env, const struct reduce_group_spec *spec,
                                   struct reduce_group **out, struct common_error *err);
@@ -48,7 +48,8 @@ void reduce_tree_cancel(struct reduce_op *op);
 
 // Ends it with that code, as cancel does.
 void reduce_tree_fail(struct reduce_op *op, enum common_code code, const char *text);
-// Appends the names of children that have not answered: "; not heard of: w1, w2". Nothing if there are none.
+// Appends the names of children that have not answered: "; no result from: w1, w2". Nothing if there are
+// none.
 void reduce_tree_missing(const struct reduce_op *op, char *text, size_t cap);
 // Whether a child has not been sent its frame, and will not be once the step is cancelled.
 bool reduce_tree_unsent(const struct reduce_op *op);

@@ -238,7 +238,7 @@ static void done(void *arg, enum common_code code, const struct common_error *er
         d->err = *err;
     int doorbell = d->doorbell;
     atomic_store_explicit(&d->ended, true, memory_order_release);
-    // Late at worst: whoever waits looks again by itself
+    // Late at worst: a waiter looks again by itself
     if (write(doorbell, &one, sizeof one) < 0)
         return;
 }

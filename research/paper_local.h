@@ -10,7 +10,7 @@
 // in its memory, and `up` and `down` copy between the two: the transport does not reach into the device, so
 // what a ring passes is staged through the host. Partials end on the host either way.
 //
-// An error of the device after `open` is told once on stderr; from then on its partials are NaN, which no
+// An error of the device after `open` is reported once on stderr; from then on its partials are NaN, which no
 // check lets pass.
 #ifndef RESEARCH_PAPER_LOCAL_H
 #define RESEARCH_PAPER_LOCAL_H
@@ -31,7 +31,7 @@ struct paper_local { // first member of an implementation's own
     const struct paper_geometry *g;
     struct kernels_spec spec;
     char device[128], kernel[32];     // for people: "cpu", "cuda:0 (NVIDIA H200)"; what decides the bits
-    uint64_t staged_bytes, staged_ns; // by up and down, with a device; whoever reads them sets them to 0
+    uint64_t staged_bytes, staged_ns; // by up and down, with a device; the reader sets them to 0
 };
 
 struct paper_block {

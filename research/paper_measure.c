@@ -26,7 +26,7 @@ bool paper_measure_exact(struct paper_step *step, struct paper_exact *exact)
     paper_shard_fill(g, kv, first, tokens);
     paper_reference(g, kv, first, tokens, step->total, step->q, own.o, own.rows);
     paper_kv_free(kv);
-    paper_barrier(world); // whoever is done early leaves the cores to the others
+    paper_barrier(world); // one that finishes early leaves the cores to the others
     if (world->rank > 0) {
         MPI_Send(own.o, n_o, MPI_DOUBLE, 0, 0, world->comm);
         MPI_Send(own.rows, n_rows, MPI_BYTE, 0, 0, world->comm);
@@ -52,7 +52,7 @@ bool paper_is_ring(const struct paper_algo *algo)
 static double run_once(struct paper_step *step, const struct paper_algo *algo)
 {
     size_t q = (size_t)step->g->q_heads * step->g->dim;
-    if (step->world->rank > 0) // they have to be told
+    if (step->world->rank > 0) // they must be notified
         memset(step->q, 0xff, q * sizeof(float));
     memset(step->o, 0xff, q * sizeof(float));
     paper_barrier(step->world);

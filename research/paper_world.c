@@ -92,7 +92,7 @@ static bool next_done(MPI_Request *requests, int n, int *at)
     return true;
 }
 
-// The process's tcp sockets, to sleep on: the library itself only polls. Descriptors are looked up anew by
+// The process's tcp sockets, to sleep on: the library itself only polls. Descriptors are looked up again by
 // paper_sockets_find, so one that was closed since then is at worst a wake-up too many.
 static struct pollfd sockets[SOCKETS_MOST];
 static nfds_t n_sockets;
@@ -101,7 +101,7 @@ void paper_sockets_find(void)
 {
     n_sockets = 0;
     DIR *dir = opendir("/proc/self/fd");
-    // cppcheck-suppress readdirCalled ; nobody else reads this folder
+    // cppcheck-suppress readdirCalled ; nothing else reads this folder
     for (struct dirent *entry; dir && (entry = readdir(dir)) && n_sockets < SOCKETS_MOST;) {
         struct tcp_info info = {0};
         socklen_t len = sizeof info;
@@ -175,7 +175,7 @@ uint64_t paper_socket_bytes(void)
 {
     uint64_t total = 0;
     DIR *dir = opendir("/proc/self/fd");
-    // cppcheck-suppress readdirCalled ; nobody else reads this folder
+    // cppcheck-suppress readdirCalled ; nothing else reads this folder
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         struct tcp_info info = {0};
         socklen_t len = sizeof info;

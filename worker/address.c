@@ -34,7 +34,7 @@ static const char *all_addresses(bool tls)
     return tls ? "tls://0.0.0.0:0" : "tcp://0.0.0.0:0";
 }
 
-// Whether an address of this machine's stands there: then loopback reaches whoever listens at it.
+// Whether an address of this machine's stands there: then loopback reaches its listener.
 static bool is_ours(const struct proto_endpoint *endpoint)
 {
     struct sockaddr_storage address;
@@ -48,7 +48,7 @@ static bool is_ours(const struct proto_endpoint *endpoint)
     const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
     struct addrinfo *found = NULL;
     if (getaddrinfo(endpoint->host, NULL, &hints, &found) != 0)
-        return true; // nobody knows yet
+        return true; // not known yet
     bool ours = found && can_bind(found->ai_addr, found->ai_addrlen);
     freeaddrinfo(found);
     return ours;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// At which addresses a worker listens, and which of its own it tells the others.
+// At which addresses a worker listens, and which of its own it advertises.
 //
 //   coordinator is on   --edge-listen   it listens at      it advertises
 //   this host           not given       127.0.0.1          127.0.0.1
 //   another one         not given       all addresses      the one by which it reaches the coordinator
 //   any                 0.0.0.0, [::]   all addresses      the one by which it reaches the coordinator
 //   any                 one address     that address       that address
-//   another one         loopback        –                  refused: nobody there could dial it
+//   another one         loopback        –                  refused: nothing there could dial it
 //
 // With --advertise HOST it advertises HOST. "This host": a loopback address, localhost or a unix socket.
 #ifndef WORKER_ADDRESS_H

@@ -58,7 +58,7 @@ static enum common_code append_pieces(struct worker *worker, const struct proto_
     return COMMON_OK;
 }
 
-// Rows that nobody asks for any more are not written again.
+// Rows that are no longer asked for are not written again.
 static bool any_forgotten(const struct worker_rows *pieces, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -107,8 +107,7 @@ enum common_code worker_append_rows(struct worker *worker, const struct proto_st
         if (COMMON_FAILPOINT_FAILS("append_refused"))
             code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this append");
         if (code == COMMON_OK && n > 0)
-            code = worker_disk_append(worker_store_disk(worker->store), session, item->layer, item->write,
-                                      end, err);
+            code = worker_disk_append(worker->disk, session, item->layer, item->write, end, err);
         if (code == COMMON_OK)
             code = store_rows(worker->store, pieces, n, reason, err);
         if (code == COMMON_FAILED_PRECONDITION && any_forgotten(pieces, n))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which appended rows of a session are acknowledged, as far as this worker was told. An append is stored by
-// several workers, and acknowledged when all have their parts; only the coordinator knows that. It says so with
-// every step that follows (StepItem.length). A coordinator that starts anew asks for both:
+// Which appended rows of a session are acknowledged, as far as this worker has learnt. An append is stored by
+// several workers, and acknowledged when all have their parts; only the coordinator sees that. It says so
+// with every step that follows (StepItem.length). A restarted coordinator asks for both:
 //
 //     0                       length                end
 //     ├── acknowledged ────────┼── of one append ────┤        this worker's chunks may have a part of it only
@@ -35,7 +35,7 @@ void worker_appended_stored(struct worker_session *session, uint32_t layer, uint
 // them is stored any more.
 void worker_appended_settle(struct worker_session *session, uint32_t layer, uint64_t write);
 
-// Whether the chunk has not all rows that are acknowledged, as far as this worker was told.
+// Whether the chunk has not all rows that are acknowledged, as far as this worker has learnt.
 struct worker_chunk;
 bool worker_appended_lacks(const struct worker_session *session, const struct worker_chunk *chunk);
 // Whether an append that may have been acknowledged has a part in it.

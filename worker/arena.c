@@ -483,7 +483,7 @@ void *worker_arena_alloc(struct worker_arena *arena, size_t bytes, uint64_t room
     if (arena->options.source.addressable) {
         ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
         if (any_soiled(arena, span->mapping, span->at, size))
-            wipe(memory, bytes, false); // what is left of its last unit is read by nobody
+            wipe(memory, bytes, false); // what is left of its last unit is not read
     }
     return memory;
 }

@@ -13,13 +13,14 @@
 // The account is exact: what counts (`worker_arena_held`) is every extent that holds an allocation, whole, so
 // that fragmentation counts like what is stored, and the arena's own tables. BARE extents do not count, but
 // the system may still hold their memory, warm for what comes next; with that, too, the arena stays within
-// what alloc is told it may take. An empty mapping is unmapped, but up to `keep_bytes` of them wait for
+// what alloc's caller allows. An empty mapping is unmapped, but up to `keep_bytes` of them wait for
 // worker_arena_tidy, since fresh memory costs page faults.
 //
-// What was released is read by nobody. An extent in which something was is *soiled* until its free parts are zeros, which
-// worker_arena_clean makes them, a little at a time; what is allocated in a soiled one is zeroed first. So memory is zeros
-// when alloc gives it, whoever had it before, and soon after it was released; fresh memory, which the system has zeroed,
-// costs nothing more. That holds for memory that this process reaches (`addressable`).
+// What was released is never read. An extent in which something was is *soiled* until its free parts are
+// zeros, which worker_arena_clean makes them, a little at a time; what is allocated in a soiled one is zeroed
+// first. So memory is zeros when alloc gives it, whatever it held before, and soon after it was released;
+// fresh memory, which the system has zeroed, costs nothing more. That holds for memory that this process
+// reaches (`addressable`).
 //
 // An extent has 2 MiB, one huge page; where the limit is small, 64 KiB or 64 bytes. All functions belong to the
 // loop thread.

@@ -10,7 +10,7 @@
 #include "common/blob.h"
 #include "kernels/device.h"
 #include "proto/rows_sum.h"
-#include "worker/disk/disk.h"
+#include "worker/backing.h"
 
 uint64_t worker_chunk_overhead(const struct worker_shape *shape)
 {
@@ -556,7 +556,7 @@ static void move_rows(struct worker_chunk *chunk, uint32_t layer, uint32_t row, 
     }
     worker_layer_advance(chunk, l);
     if (any)
-        worker_disk_states(chunk->disk, chunk, layer, row, count, from, to);
+        worker_backing_states(chunk->backing, chunk, layer, row, count, from, to);
 }
 
 void worker_chunk_prepare(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count)
@@ -598,7 +598,7 @@ void worker_chunk_withdraw(struct worker_chunk *chunk, uint32_t layer, uint32_t 
         l->read_end = none || i + 1 > l->read_end ? i + 1 : l->read_end;
     }
     if (any)
-        worker_disk_states(chunk->disk, chunk, layer, row, count, WORKER_ROW_APPENDED, to);
+        worker_backing_states(chunk->backing, chunk, layer, row, count, WORKER_ROW_APPENDED, to);
 }
 
 void worker_chunk_discard(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count)
@@ -613,7 +613,7 @@ void worker_chunk_discard(struct worker_chunk *chunk, uint32_t layer, uint32_t r
         any = true;
     }
     if (any)
-        worker_disk_states(chunk->disk, chunk, layer, row, count, WORKER_ROW_PUT, WORKER_ROW_ABSENT);
+        worker_backing_states(chunk->backing, chunk, layer, row, count, WORKER_ROW_PUT, WORKER_ROW_ABSENT);
 }
 
 bool worker_chunk_has_put(const struct worker_chunk *chunk)

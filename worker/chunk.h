@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "proto/list.h"
-#include "worker/disk/keep.h"
+#include "worker/keep.h"
 #include "worker/map.h"
 #include "worker/memory.h"
 #include "worker/store.h"
@@ -17,13 +17,13 @@ struct worker_retired { // memory that a pin may still read
 };
 
 struct worker_store {
-    struct worker_memory *memory; // of pages and blocks
-    struct worker_disk *disk;     // NULL: none
-    const char *name;             // NULL: none
-    uint64_t limit, used;         // used: beside what the memory counts
-    uint64_t capacity;            // of memory and of what is cold together
-    uint64_t refused;             // times that there was no room for rows
-    uint64_t quarantined;         // of it, as far as refusals say
+    struct worker_memory *memory;   // of pages and blocks
+    struct worker_backing *backing; // NULL: none
+    const char *name;               // NULL: none
+    uint64_t limit, used;           // used: beside what the memory counts
+    uint64_t capacity;              // of memory and of what is cold together
+    uint64_t refused;               // times that there was no room for rows
+    uint64_t quarantined;           // of it, as far as refusals say
     struct worker_map chunks;
     struct proto_list warm; // layers in memory that may become cold, the one used longest ago first (cold.h)
     struct worker_cold_stats cold;
@@ -44,9 +44,9 @@ struct worker_layer {
 };
 
 struct worker_chunk {
-    struct worker_memory *memory; // of its pages and blocks
-    struct worker_disk *disk;     // NULL: it has no files
-    struct worker_keep keep;      // which they are
+    struct worker_memory *memory;   // of its pages and blocks
+    struct worker_backing *backing; // NULL: it has no files
+    struct worker_keep keep;        // which they are
     uint64_t id, first;
     struct worker_shape *shape; // a reference
     uint32_t refs, pins, holds; // holds: of those who want layers of it (cold.h)

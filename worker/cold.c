@@ -8,8 +8,8 @@
 
 #include "common/clock.h"
 #include "common/failpoint.h"
+#include "worker/backing.h"
 #include "worker/chunk.h"
-#include "worker/disk/fetch.h"
 
 void worker_store_set_capacity(struct worker_store *store, uint64_t bytes)
 {
@@ -33,7 +33,8 @@ void worker_store_get_cold(const struct worker_store *store, struct worker_cold_
 
 // ---- leaving memory -----------------------------------------------------------------------------
 
-// Whether the file has all of its rows. Not: it has changed since, and is listed anew when it is sealed again.
+// Whether the file has all of its rows. Not: it has changed since, and is listed again when it is sealed
+// again.
 static bool is_in_file(const struct worker_layer *layer)
 {
     const struct worker_chunk *chunk = layer->chunk;
@@ -182,7 +183,7 @@ void worker_chunk_want(struct worker_chunk *chunk, uint32_t layer)
         chunk->layers[layer]->wanted++;
 }
 
-// The layer may be another one by now, which nobody wants (forgotten, and recalled).
+// The layer may be another one by now, which is not needed (forgotten, and recalled).
 void worker_chunk_unwant(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer)
 {
     if (chunk->layers[layer] && chunk->layers[layer]->wanted > 0)
@@ -236,7 +237,7 @@ enum common_code worker_store_load(struct worker_store *store, struct worker_chu
                                 "no memory to load rows of chunk %" PRIu64
                                 " from --store: try again, or raise the worker's --memory",
                                 chunk->id);
-    int result = worker_disk_read_layer(store->disk, chunk, nth, block);
+    int result = store->backing->ops->read_layer(store->backing, chunk, nth, block);
     if (result == 0) {
         worker_store_loaded(store, chunk, nth, block, common_clock_ns() - began_ns);
         return COMMON_OK;

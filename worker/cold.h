@@ -3,9 +3,9 @@
 //
 //     in memory ──room is needed, longest not used──▶ cold ──wanted: a block, read (disk/fetch.h)──▶ in memory
 //
-// A layer of a chunk may become cold when the chunk's sealed file has all of its rows and nobody reads, writes or
-// waits for it. What the store says of its rows stays: it is held, counted and named as before. Only its bytes are
-// gone: who wants them has them loaded first. Loop thread; host memory alone.
+// A layer of a chunk may become cold when the chunk's sealed file has all of its rows and none reads, writes
+// or waits for it. What the store says of its rows stays: it is held, counted and named as before. Only its
+// bytes are gone: to use them, load them first. Loop thread; host memory alone.
 #ifndef WORKER_COLD_H
 #define WORKER_COLD_H
 
@@ -23,8 +23,8 @@ uint64_t worker_store_capacity(const struct worker_store *store);
 uint64_t worker_store_total(const struct worker_store *store); // in use, and cold
 void worker_store_get_cold(const struct worker_store *store, struct worker_cold_stats *out);
 
-// Makes the layer cold that was used longest ago of all that may be. False: there is none; *pinned, where it is asked
-// for: because of one that somebody is reading.
+// Makes the layer cold that was used longest ago of all that may be. False: there is none; *pinned, where it
+// is asked for: because of one that is being read.
 bool worker_store_evict(struct worker_store *store, bool *pinned);
 // Memory for a block, for which others become cold. NULL: as above, or the system has none.
 uint8_t *worker_store_alloc(struct worker_store *store, uint64_t bytes, bool *pinned);
@@ -46,7 +46,7 @@ void worker_chunk_touch(struct worker_store *store, const struct worker_chunk *c
 // Between these two none of the chunk's layers becomes cold.
 void worker_chunk_busy(struct worker_chunk *chunk);
 void worker_chunk_idle(struct worker_chunk *chunk);
-// Nor does this one, and the chunk's memory stays whoever lets go of it. Once more for each one more.
+// Nor does this one, and the chunk's memory stays whoever releases it. Once more for each one more.
 void worker_chunk_want(struct worker_chunk *chunk, uint32_t layer);
 void worker_chunk_unwant(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer);
 
@@ -57,8 +57,9 @@ void worker_chunk_set_loading(struct worker_chunk *chunk, uint32_t layer, bool l
 // is freed.
 void worker_store_loaded(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer,
                          uint8_t *block, uint64_t load_ns);
-// Loads it here and now, and the caller waits for the disk: whoever serves has it loaded before (worker/warm.h). Nothing where
-// it is not cold. RESOURCE_EXHAUSTED: no memory; UNAVAILABLE: the file cannot be read, or is damaged.
+// Loads it here and now, and the caller waits for the disk: serving code has it loaded before
+// (worker/warm.h). Nothing where it is not cold. RESOURCE_EXHAUSTED: no memory; UNAVAILABLE: the file cannot
+// be read, or is damaged.
 enum common_code worker_store_load(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer,
                                    struct common_error *err);
 

@@ -14,7 +14,7 @@
 #include "kernels/split.h"
 #include "worker/cold.h"
 #include "worker/pace.h"
-#include "worker/warm.h"
+#include "worker/wants.h"
 
 struct item {
     struct worker_spec *spec;
@@ -25,7 +25,7 @@ struct item {
     void *runs; // of the kernels, or of a device
     void *workspace;
     uint32_t first_task;
-    atomic_uint left; // tasks; whoever brings it to 0 merges
+    atomic_uint left; // tasks; the one that brings it to 0 merges
 };
 
 struct pin { // a chunk that is read, and how many rows of it

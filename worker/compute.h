@@ -14,7 +14,7 @@
 #include "worker/team.h"
 
 struct kernels_device_item;
-struct worker_wants;   // warm.h
+struct worker_wants;   // wants.h
 struct worker_compute; // opaque
 
 struct worker_compute_item {
@@ -39,7 +39,8 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
                                     struct kernels_coverage *coverage, uint64_t *digest,
                                     struct common_error *err);
 
-// The layers of chunks that the item reads, which are to be in memory before it is added: adds those that may not be.
+// The layers of chunks that the item reads, which must be in memory before it is added: adds those that may
+// not be.
 void worker_compute_wants(const struct worker_compute_item *item, struct worker_wants *wants);
 
 uint64_t worker_compute_madds(const struct worker_compute *compute); // multiply-adds of all items

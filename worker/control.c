@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the coordinator tells a worker about sessions and chunks. Every call may come again; one that fails
+// The coordinator's calls about sessions and chunks. Every call may be repeated; one that fails
 // changes nothing.
 #include <stdlib.h>
 
@@ -11,37 +11,6 @@
 #include "worker/kept.h"
 #include "worker/state.h"
 #include "worker/warm.h"
-
-bool worker_term_check(struct worker *worker, uint64_t term, struct proto_request *request)
-{
-    struct proto_status status;
-    // Another worker's step of a term that is not known here is of a plan that is not, either.
-    if (term > worker->term && proto_request_role(request) == BANYAN__PB__ROLE__ROLE_WORKER) {
-        proto_status_set(&status, COMMON_ABORTED, "OLD_PLAN",
-                         "term %" PRIu64 " has not begun here: the coordinator must begin it", term);
-        proto_request_fail_status(request, &status);
-        return false;
-    }
-    if (term >= worker->term) {
-        worker->term = term;
-        if (worker->plans_term < term) { // membership may have seen the term first
-            worker_plans_close(worker);
-            worker->plans_term = term;
-        }
-        return true;
-    }
-    proto_status_set(&status, COMMON_ABORTED, "OLD_TERM",
-                     "term %" PRIu64 " is over: term %" PRIu64 " has begun", term, worker->term);
-    proto_request_fail_status(request, &status);
-    return false;
-}
-
-void worker_fail(struct proto_request *request, const struct common_error *err, const char *reason)
-{
-    struct proto_status status;
-    proto_status_set(&status, err->code, reason, "%s", err->message);
-    proto_request_fail_status(request, &status);
-}
 
 static bool is_put(const struct worker_chunk *chunk)
 {
@@ -107,8 +76,7 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
         return;
     }
     struct worker_session *known = worker_map_get(&worker->sessions, body->session);
-    bool names_lost =
-        worker_names_lost(worker, body); // made before it was heard of, or beside that: a fork's
+    bool names_lost = worker_names_lost(worker, body); // made before that arrived, or beside it: a fork's
     if (known && names_lost)
         known->lacks = true;
     if (names_lost || (known && known->lacks)) { // else the chunk would be here again, without its rows
@@ -123,7 +91,7 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
         return;
     }
     worker_lost_comes(worker, body);
-    if (known && body->replace && !body->more) // it knows what is lost
+    if (known && body->replace && !body->more) // it has the list of what is lost
         known->short_of_rows = false;
     worker_kept_layout(worker, request, body->session, layout_answer, worker);
 }

@@ -141,7 +141,7 @@ static enum common_code open_auto(const struct worker_device_options *options, s
         return common_error_set(err, code, "%s", why.message);
     uint32_t count = 0;
     if (code != COMMON_OK) {
-        why.code = COMMON_UNAVAILABLE; // it says nothing of hardware
+        why.code = COMMON_UNAVAILABLE; // it does not mention hardware
     } else {
         common_error_set(&why, COMMON_UNAVAILABLE, "the module sees no device");
         count = ops->count(&why);

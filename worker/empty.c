@@ -13,8 +13,8 @@
 
 #define ASK_NS      (200 * COMMON_NS_PER_MS)
 #define CALL_NS     (5 * COMMON_NS_PER_S)
-#define STUCK_ASKS  10 // nothing has moved for so long: that is told
-#define EMPTY_ASKS  10 // sessions let go of a worker soon after its last chunk has gone
+#define STUCK_ASKS  10 // nothing has moved for so long: that is reported
+#define EMPTY_ASKS  10 // sessions release a worker soon after its last chunk is gone
 #define REASON      "its process is shutting down"
 #define STUCK_BYTES 256
 
@@ -24,7 +24,7 @@ struct worker_empty {
     struct common_timer *timer;
     const char *name; // the worker's
     uint64_t instance, until_ns, call;
-    uint64_t chunks; // left, as far as it knows; UINT64_MAX: nobody has said
+    uint64_t chunks; // left, as last reported; UINT64_MAX: not reported yet
     bool calling;
     unsigned stuck_asks, empty_asks;
     char told[STUCK_BYTES]; // why nothing moves, as it was logged last

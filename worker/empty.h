@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before a worker's process ends: it has the coordinator move its chunks to other workers (WorkerDrain), and goes on
-// serving meanwhile. The coordinator is asked every 200 ms, so that one that was started again hears of it, too. The
-// wish is the process's own: a new one under the same name is used again. Loop thread.
+// Before a worker's process ends: it has the coordinator move its chunks to other workers (WorkerDrain), and
+// goes on serving meanwhile. The coordinator is asked every 200 ms, so that a restarted one learns of it,
+// too. The wish is the process's own: a new one under the same name is used again. Loop thread.
 #ifndef WORKER_EMPTY_H
 #define WORKER_EMPTY_H
 

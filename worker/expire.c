@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that were attached and that nobody commits go after a time, and their memory with them. Looked at with each
-// heartbeat, so that no time counts in which the coordinator could not have taken a commit.
+// Attached rows that are not committed are dropped after a time, and their memory is freed. Looked at with
+// each heartbeat, so that no time counts in which the coordinator could not have taken a commit.
 #include "common/log.h"
 #include "worker/state.h"
 
@@ -39,7 +39,7 @@ static bool expire_session(struct worker *worker, struct worker_session *session
         common_log_warn("dropped attached rows that were not committed session=%016" PRIx64 " rows=%" PRIu64
                         ": attach them again, or raise --attach-ttl",
                         session->id, session->expired_rows);
-    // Rows of a commit that is not over, or that somebody is reading beside: another time.
+    // Rows of a commit that is not over, or that are being read: another time.
     session->put_at_ns = session->expire_left ? worker->attach_clock_ns : 0;
     session->expire_from = session->expired_rows = 0;
     session->expire_left = false;

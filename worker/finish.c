@@ -25,11 +25,11 @@ static void check_cover(const struct worker *worker, const struct proto_step_ite
                         struct proto_step_result_item *result)
 {
     char text[192];
-    if (result->code == COMMON_NOT_FOUND) { // the coordinator knows the session: a member has lost it
+    if (result->code == COMMON_NOT_FOUND) { // the coordinator has the session: a member has lost it
         result->code = COMMON_DATA_LOSS;
         snprintf(result->reason, sizeof result->reason, "COVERAGE");
     }
-    if (result->code == COMMON_UNAVAILABLE) // which ranges: the coordinator knows
+    if (result->code == COMMON_UNAVAILABLE) // the coordinator knows which ranges
         snprintf(result->reason, sizeof result->reason, "MISSING_RANGE");
     if (result->code != COMMON_OK)
         return;

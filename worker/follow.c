@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "proto/spec.h"
-#include "worker/state.h"
+#include "worker/session.h"
 
 static void go_on(void *arg)
 {
@@ -16,8 +16,11 @@ static void go_on(void *arg)
     }
 }
 
-enum common_code worker_follows_init(struct worker_follows *follows, struct common_loop *loop)
+enum common_code worker_follows_init(struct worker_follows *follows, struct common_loop *loop,
+                                     const struct worker_map *sessions, const char *name)
 {
+    follows->sessions = sessions;
+    follows->name = name;
     proto_list_init(&follows->ready);
     return common_deferred_new(loop, go_on, follows, &follows->turn);
 }
@@ -37,10 +40,10 @@ void worker_follower_init(struct worker_follower *f, const struct proto_step *st
 }
 
 // Whether the item looks at rows that the other one brings, and that have not been acknowledged.
-static bool sees(const struct worker *worker, const struct proto_step_item *item,
+static bool sees(const struct worker_follows *follows, const struct proto_step_item *item,
                  const struct proto_step_item *other)
 {
-    const struct worker_session *session = worker_map_get(&worker->sessions, item->session);
+    const struct worker_session *session = worker_map_get(follows->sessions, item->session);
     if (other->session != item->session || other->n_append == 0 || other->incarnation != item->incarnation ||
         !session || !worker_spec_kind(session->spec, item->layer) ||
         proto_spec_source(session->spec->pb, item->layer) != other->layer)
@@ -49,34 +52,34 @@ static bool sees(const struct worker *worker, const struct proto_step_item *item
            !(item->n_append && item->first <= other->first); // the same rows, sent once more
 }
 
-static bool sees_any(const struct worker *worker, const struct proto_step_item *item,
+static bool sees_any(const struct worker_follows *follows, const struct proto_step_item *item,
                      const struct worker_follower *other)
 {
     for (uint32_t i = 0; i < other->step->n_items; i++)
-        if (sees(worker, item, &other->step->items[i]))
+        if (sees(follows, item, &other->step->items[i]))
             return true;
     return false;
 }
 
-bool worker_follow(struct worker *worker, struct worker_follower *f)
+bool worker_follow(struct worker_follows *follows, struct worker_follower *f)
 {
-    const struct worker_map *bringing = &worker->follows.bringing;
+    const struct worker_map *bringing = &follows->bringing;
     for (uint32_t i = 0; bringing->count > 0 && i < f->step->n_items; i++) {
         const struct proto_step_item *item = &f->step->items[i];
         struct worker_follower *other =
             item->visible > item->length ? worker_map_get(bringing, item->session) : NULL;
-        if (!other || other == f || !sees_any(worker, item, other))
+        if (!other || other == f || !sees_any(follows, item, other))
             continue;
         proto_list_push(&other->behind, &f->link);
-        worker_follow_bring(worker, f);
+        worker_follow_bring(follows, f);
         return true;
     }
     return false;
 }
 
-void worker_follow_bring(struct worker *worker, struct worker_follower *f)
+void worker_follow_bring(struct worker_follows *follows, struct worker_follower *f)
 {
-    struct worker_map *bringing = &worker->follows.bringing;
+    struct worker_map *bringing = &follows->bringing;
     if (f->brings)
         return;
     for (uint32_t i = 0; i < f->step->n_items; i++) {
@@ -90,26 +93,25 @@ void worker_follow_bring(struct worker *worker, struct worker_follower *f)
 }
 
 // Of what it was to see, what is not there fails here: that tokens are missing would be said as if they were lost.
-static void fail_unstored(const struct worker *worker, struct worker_follower *f,
+static void fail_unstored(const struct worker_follows *follows, struct worker_follower *f,
                           const struct worker_follower *other, bool stored)
 {
     for (uint32_t i = 0; i < f->step->n_items; i++) {
         struct proto_step_result_item *result = &f->result->items[i];
         for (uint32_t k = 0; k < other->step->n_items && result->code == COMMON_OK; k++) {
             if ((stored && other->result->items[k].code == COMMON_OK) ||
-                !sees(worker, &f->step->items[i], &other->step->items[k]))
+                !sees(follows, &f->step->items[i], &other->step->items[k]))
                 continue;
             result->code = COMMON_ABORTED;
             snprintf(result->message, sizeof result->message,
-                     "%s: an earlier part of the append was not stored", worker->name);
-            snprintf(result->worker, sizeof result->worker, "%s", worker->name);
+                     "%s: an earlier part of the append was not stored", follows->name);
+            snprintf(result->worker, sizeof result->worker, "%s", follows->name);
         }
     }
 }
 
-void worker_follow_over(struct worker *worker, struct worker_follower *f, bool stored)
+void worker_follow_over(struct worker_follows *follows, struct worker_follower *f, bool stored)
 {
-    struct worker_follows *follows = &worker->follows;
     proto_list_remove(&f->link);
     for (uint32_t i = 0; f->brings && i < f->step->n_items; i++) {
         const struct proto_step_item *item = &f->step->items[i];
@@ -120,7 +122,7 @@ void worker_follow_over(struct worker *worker, struct worker_follower *f, bool s
     while (!proto_list_empty(&f->behind)) {
         struct worker_follower *next = proto_list_entry(f->behind.next, struct worker_follower, link);
         proto_list_remove(&next->link);
-        fail_unstored(worker, next, f, stored);
+        fail_unstored(follows, next, f, stored);
         proto_list_push(&follows->ready, &next->link);
         common_deferred_mark(follows->turn);
     }

@@ -18,8 +18,6 @@
 #include "proto/step.h"
 #include "worker/map.h"
 
-struct worker;
-
 struct worker_follower { // a step; part of the object that carries it out
     const struct proto_step *step;
     struct proto_step_result *result; // [step's items] not contributed yet
@@ -34,9 +32,13 @@ struct worker_follows {           // a worker's
     struct worker_map bringing;   // by session: the last step that waits with rows for it
     struct proto_list ready;      // may go on
     struct common_deferred *turn; // does that
+    const struct worker_map *sessions;
+    const char *name; // the worker's, for people
 };
 
-enum common_code worker_follows_init(struct worker_follows *follows, struct common_loop *loop);
+// What it points to is the worker's, and stays.
+enum common_code worker_follows_init(struct worker_follows *follows, struct common_loop *loop,
+                                     const struct worker_map *sessions, const char *name);
 void worker_follows_fini(struct worker_follows *follows); // no step is left
 
 void worker_follower_init(struct worker_follower *f, const struct proto_step *step,
@@ -44,12 +46,12 @@ void worker_follower_init(struct worker_follower *f, const struct proto_step *st
 
 // True: it looks at rows of a step that waits. `go` runs once that one has stored them, or will not: never on this stack. Items that
 // look at rows which were not stored have failed by then, ABORTED: whoever brings them says why.
-bool worker_follow(struct worker *worker, struct worker_follower *f);
+bool worker_follow(struct worker_follows *follows, struct worker_follower *f);
 
 // The step waits from now on, with what it appends. No memory: those after it do not wait behind it.
-void worker_follow_bring(struct worker *worker, struct worker_follower *f);
+void worker_follow_bring(struct worker_follows *follows, struct worker_follower *f);
 
 // It has stored what it appends, as f->result says, or never will, and does not wait behind another one. stored: it has tried.
-void worker_follow_over(struct worker *worker, struct worker_follower *f, bool stored);
+void worker_follow_over(struct worker_follows *follows, struct worker_follower *f, bool stored);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers of chunks that nobody asks for any more.
+// Layers of chunks that are no longer asked for.
 #include <assert.h>
 
 #include "worker/chunk.h"

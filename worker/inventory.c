@@ -168,7 +168,7 @@ static bool inventory_page(const struct worker *worker, const Banyan__Pb__Invent
             reply->sessions[reply->n_sessions++] = pb;
         if (taken < 0)
             return false;
-        session->lacks = false; // it has been heard of
+        session->lacks = false; // it has been received
         if (bytes < worker->inventory_bytes)
             continue;
         bool whole = from + (uint64_t)taken == session->n_chunks; // else it has given a chunk
@@ -198,7 +198,7 @@ static bool inventory_collect(struct worker *worker, const Banyan__Pb__Inventory
     return inventory_page(worker, body, listing->ids + from, listing->n - from, reply);
 }
 
-// A page, which is told when the files have what it names: who hears of rows relies on them. Free it.
+// A page, which is sent when the files have what it names: the receiver relies on these rows. Free it.
 struct page {
     struct worker *worker;
     Banyan__Pb__InventoryReply reply;

@@ -16,11 +16,11 @@ struct worker_wants;
 const char *worker_item_problem(const struct worker_session *session, const struct proto_step_item *item);
 
 bool worker_any_cold(const struct worker *worker); // any rows at all
-// Adds the layers of chunks that the item reads, and all those of chunks that it appends to: their files are written anew.
-// Nothing where it will be refused.
+// Adds the layers of chunks that the item reads, and all those of chunks that it appends to: their files are
+// rewritten. Nothing where it will be refused.
 void worker_item_wants(const struct worker *worker, const struct proto_step *step,
                        const struct proto_step_item *item, struct worker_wants *wants);
-// Whether any of these rows are on the disk. They are being read then, and nobody waits.
+// Whether any of these rows are on the disk. They are being read then, without a wait.
 bool worker_item_cold(struct worker *worker, const struct proto_step *step,
                       const struct proto_step_item *item);
 // The next layers of its session are read as well.

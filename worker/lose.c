@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chunk whose rows this worker has no more, because its file is damaged: nobody here names it any more, so that the
-// coordinator finds with its next visit that a holder is without its copy, as of a worker that comes back without it.
+// A chunk whose rows this worker no longer has, because its file is damaged: nothing here names it any
+// longer, so that the coordinator finds with its next visit that a holder is without its copy, as of a worker
+// that comes back without it.
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +43,7 @@ enum common_code worker_session_without(struct worker_map *sessions, struct work
     request.chunks = pointers;
     if (code == COMMON_OK && request.n_chunks < session->n_chunks) {
         code = worker_session_layout(sessions, store, &request, err);
-        if (session->n_chunks == request.n_chunks) // also where the files have yet to hear of it
+        if (session->n_chunks == request.n_chunks) // even if the files do not have this yet
             session->lacks = session->short_of_rows = true;
     }
     free(chunks);

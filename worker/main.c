@@ -247,6 +247,6 @@ int main(int argc, char **argv)
     worker_engine_close(d.options.engine, exit_code);
     worker_device_close(d.options.device); // its memory has been given back
     explicit_bzero(&d.options.config.secret, sizeof d.options.config.secret);
-    common_daemon_fini(&d.options.daemon); // its strings are nobody's any more
+    common_daemon_fini(&d.options.daemon); // its strings are no longer owned
     return exit_code;
 }

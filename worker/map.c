@@ -74,7 +74,7 @@ void *worker_map_remove(struct worker_map *map, uint64_t key)
     if (map->keys[hole] != key)
         return NULL;
     void *value = map->values[hole];
-    // Close the gap: whoever was pushed past the hole by it moves back (Knuth 6.4, algorithm R).
+    // Close the gap: entries pushed past the hole by it move back (Knuth 6.4, algorithm R).
     for (size_t i = (hole + 1) & (map->cap - 1); map->keys[i] != 0; i = (i + 1) & (map->cap - 1)) {
         size_t home = slot_of(map, map->keys[i]);
         if (((i - home) & (map->cap - 1)) < ((i - hole) & (map->cap - 1)))

@@ -9,10 +9,10 @@
 //      │                      │ refused: after a pause                   │
 //      └──────── link lost ─────────────────────────┴────────────────────┘
 //
-// JOINING: the coordinator asks what this worker holds, and tells it what it should hold. Meanwhile the worker beats,
-// at first every 5 ms, so that it knows soon that it is active.
+// JOINING: the coordinator reads what this worker holds, and sends its layouts. Meanwhile the worker beats,
+// at first every 5 ms, so that it soon finds out that it is active.
 //
-// A heartbeat without an answer is no refusal: the coordinator may have been stopped for a while and knows
+// A heartbeat without an answer is no refusal: the coordinator may have been stopped for a while and has
 // this worker still, or this process was. To register would end the plans and steps that it takes part in,
 // so it beats again; a coordinator that has lost it, or a new one, says so.
 //
@@ -120,7 +120,7 @@ static void see_clock(struct worker_membership *m, uint64_t clock_ns)
 
 static void ask(struct worker_membership *m);
 
-// Another try, whose lateness says nothing.
+// Another try, whose lateness is ignored.
 static void try_after(struct worker_membership *m, uint64_t ns)
 {
     m->due_ns = 0;
@@ -296,7 +296,7 @@ static void beaten(void *arg, const struct proto_reply *reply)
     }
     if (body)
         see_term(m, body->term);
-    if (m->state == MEMBERSHIP_JOINING) { // most often: nobody can dial what is advertised
+    if (m->state == MEMBERSHIP_JOINING) { // most often: the advertised address cannot be dialled
         char why[COMMON_ERROR_BYTES];
         snprintf(why, sizeof why,
                  "the coordinator lost this worker before it was active: it must be able to reach "
@@ -478,7 +478,7 @@ static void leg_close(struct leg *leg)
     leg->linked_ns = 0;
 }
 
-// No call is out. The first link is closed, and all begins anew over the spare.
+// No call is out. The first link is closed, and all starts over on the spare.
 static void spare_take(struct worker_membership *m)
 {
     struct leg *old = m->leg;

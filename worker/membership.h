@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worker's link to its coordinator: dials, registers, sends heartbeats, and does so again after a lost
-// link, a new term or a refusal, for ever. With several endpoints (A,B: coordinators on one store, of which one is active)
-// it does so at each: it is a member where it is accepted, and the highest term counts. What the worker serves does not depend on it. Loop thread.
+// link, a new term or a refusal, forever. With several endpoints (A,B: coordinators on one store, of which
+// one is active) it does so at each: it is a member where it is accepted, and the highest term counts. What
+// the worker serves does not depend on it. Loop thread.
 #ifndef WORKER_MEMBERSHIP_H
 #define WORKER_MEMBERSHIP_H
 
@@ -50,7 +51,7 @@ struct worker_membership_options { // strings are copied
     uint64_t *clock_zero_ns;
     void (*stats)(void *arg, struct worker_membership_stats *out);
     void (*measure)(void *arg);    // the coordinator asks how fast it computes now; may be NULL
-    void (*registered)(void *arg); // each time that it is active: told what it should hold; may be NULL
+    void (*registered)(void *arg); // each time that it becomes active, with its layouts; may be NULL
     void *arg;
 };
 
@@ -58,7 +59,7 @@ struct worker_membership_options { // strings are copied
 enum common_code worker_membership_new(struct common_loop *loop,
                                        const struct worker_membership_options *options,
                                        struct worker_membership **out, struct common_error *err);
-// As they are told to the coordinator that it is a member at, or to the first one.
+// As they are sent to the coordinator that it is a member at, or to the first one.
 const char *worker_membership_endpoint(const struct worker_membership *membership);
 const char *worker_membership_edge_endpoint(const struct worker_membership *membership);
 // Why it is a member nowhere, for people; NULL: it is one.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast this worker computes while it serves, against what it has told the coordinator of itself: the time that
-// work should take at the reported bandwidth, and the time that it took. Sums since the start; a heartbeat carries them,
-// and the coordinator judges (coordinator/cluster/pace.h). Waiting for other processes counts nowhere. Pure: times come
-// in. Loop thread.
+// How fast this worker computes while it serves, against what it has reported to the coordinator: the time
+// that work should take at the reported bandwidth, and the time that it took. Sums since the start; a
+// heartbeat carries them, and the coordinator judges (coordinator/cluster/pace.h). Waiting for other
+// processes counts nowhere. Pure: times come in. Loop thread.
 //
 //   work      ██ A ██          ██ C ██            planned_ns: of A, B and C
 //                ███ B ███

@@ -36,7 +36,7 @@ static void *pages_map(void *arg, size_t bytes)
             munmap(base + bytes, extra - before);
         madvise(base, bytes, MADV_HUGEPAGE);
     }
-    madvise(base, bytes, MADV_DONTDUMP); // K and V are large, and somebody's data
+    madvise(base, bytes, MADV_DONTDUMP); // K and V are large, and users' data
     if (place)
         worker_place_bind_memory(place, base, bytes);
     return base;

@@ -47,7 +47,7 @@ static bool claim_here(void *arg, const char *name)
     int n = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "banyan-worker/%s", name);
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
-        return true; // no sockets: as if nobody else were there
+        return true; // no sockets: as if there were no others
     if (bind(fd, (struct sockaddr *)&address,
              (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) == 0) {
         place->claims[place->n_claims++] = fd;
@@ -65,7 +65,7 @@ bool worker_place_take(const struct worker_place *place, uint32_t slot, const ch
     return place->claim(place->claim_arg, name);
 }
 
-// ---- what there is ------------------------------------------------------------------------------
+// ---- the machine --------------------------------------------------------------------------------
 
 static uint32_t cores_in(hwloc_topology_t topology, hwloc_const_bitmap_t cpus)
 {

@@ -126,7 +126,7 @@ static void prepare_kept(void *arg, struct proto_request *request, const struct 
 static void prepare_answer(void *arg, bool complete)
 {
     struct prepare *p = arg;
-    (void)complete; // nobody cancels it, and it needs no scratch
+    (void)complete; // it is never cancelled, and it needs no scratch
     struct common_error err;
     if (!atomic_load(&p->failed)) {
         const Banyan__Pb__RowsPrepareRequest *body =
@@ -186,7 +186,7 @@ static void hash_wants(const struct worker_session *session, const Banyan__Pb__R
 {
     uint32_t span, from = worker_session_span(session, body->first, body->count, &span);
     for (uint32_t i = from; i < from + span && span <= REPORT_CHUNKS_MAX; i++)
-        if (worker_chunk_keep(session->chunks[i].chunk)->behind) // its file is written anew
+        if (worker_chunk_keep(session->chunks[i].chunk)->behind) // its file is rewritten
             worker_wants_add_chunk(wants, session->chunks[i].chunk);
         else
             worker_wants_add(wants, session->chunks[i].chunk, body->layer);
@@ -239,7 +239,7 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
         (const Banyan__Pb__RowsPrepareRequest *)proto_request_message(request)->body;
     if (!worker_term_check(worker, body->term, request))
         return;
-    if (proto_request_over(request)) { // the word to let go may have been here, and would not come again
+    if (proto_request_over(request)) { // the release may have been here, and would not be repeated
         proto_request_fail(request, COMMON_CANCELLED, "the caller has stopped waiting for this commit", NULL,
                            0);
         return;
@@ -260,7 +260,7 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
     banyan__pb__rows_prepare_reply__init(&p->reply);
     const struct worker_session *of = worker_map_get(&worker->sessions, body->session);
     uint64_t settled = of && of->settled > worker->settled ? of->settled : worker->settled;
-    bool late = body->commit && body->commit < settled; // it would freeze rows that nobody thaws
+    bool late = body->commit && body->commit < settled; // it would freeze rows that are never thawed
     enum common_code code =
         late ? common_error_set(&err, COMMON_ABORTED, "commit %" PRIu64 " is over", body->commit)
              : worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,

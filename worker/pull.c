@@ -99,7 +99,7 @@ static struct source *source_get(struct worker_pulls *pulls, const char *endpoin
     return s;
 }
 
-// Closes links that nobody has used for so long. Returns when the next one is due; COMMON_NO_DEADLINE: none is.
+// Closes links that were unused for so long. Returns when the next one is due; COMMON_NO_DEADLINE: none is.
 static uint64_t sources_close(struct worker_pulls *pulls, uint64_t now, uint64_t idle_ns)
 {
     uint64_t due = COMMON_NO_DEADLINE;
@@ -254,7 +254,7 @@ static bool next_piece(struct pull *p, const struct worker_session *session, con
         uint64_t end = range->first + range->count;
         uint64_t from = p->position > range->first ? p->position : range->first;
         if (worker_session_forgotten(session, range->layer) >= p->first + shape->chunk_tokens)
-            continue; // nobody asks for them any more
+            continue; // they are no longer asked for
         while (from < end && is_here(chunk, range->layer, from - p->first))
             from++;
         if (from == end)
@@ -524,7 +524,7 @@ static enum common_code pull_make(struct worker *worker, const Banyan__Pb__Chunk
     return COMMON_OK;
 }
 
-// A chunk whose file is to be written anew, and of which rows are on the disk alone, is read first, beside the loop.
+// A chunk whose file must be rewritten, and of which rows are on disk only, is read first, beside the loop.
 static bool pull_waits(struct worker *worker, uint64_t id, struct proto_request *request)
 {
     struct worker_chunk *chunk = worker_store_find(worker->store, id);

@@ -5,8 +5,9 @@
 //   ChunkPull ──▶ PULLING ──a piece at a time: asked, come, compared with the sender's sum, written──▶ answered: OK
 //                    └── a read failed, the chunk or the session has gone, no memory, nobody waits ──▶ answered: failed
 //
-// What has been written stays: the pull that comes again goes on from there. All pulls of a worker share the links to
-// those they read from, one an endpoint, which close a while after the last pull. Everything here is the loop thread's.
+// What has been written stays: a repeated pull continues from there. All pulls of a worker share the links to
+// those they read from, one an endpoint, which close a while after the last pull. Everything here is the loop
+// thread's.
 #ifndef WORKER_PULL_H
 #define WORKER_PULL_H
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "common/failpoint.h"
+#include "worker/pull.h"
 #include "worker/state.h"
 #include "worker/ticket.h"
 #include "worker/warm.h"

@@ -100,8 +100,8 @@ static enum common_code put_pieces(const struct worker_session *session,
     return COMMON_OK;
 }
 
-// Rows that are put again, and are on the disk alone, are read first, beside the loop: with all of their chunk, since its file
-// may be written anew.
+// Rows that are put again, and are on the disk alone, are read first, beside the loop: with all of their
+// chunk, since its file may be rewritten.
 static bool put_waits(struct worker *worker, const struct worker_rows *pieces, uint32_t n,
                       struct proto_request *request)
 {
@@ -247,7 +247,7 @@ static enum common_code commit_range(struct worker *worker, struct worker_sessio
                                      const struct worker_freeze *freeze, struct common_error *err)
 {
     enum common_code code = committable(session, freeze, err);
-    if (code == COMMON_OK || freeze->commit == 0) // told again: what is here of a durable range counts
+    if (code == COMMON_OK || freeze->commit == 0) // sent again: what is here of a durable range counts
         each_part(session, freeze->layer, freeze->first, freeze->count, worker_chunk_commit);
     if (code == COMMON_OK) {
         worker_frozen_drop(&session->frozen, worker->store, freeze, worker_thaw_rows,
@@ -288,8 +288,8 @@ static void name_lacking(const struct worker_session *session, const Banyan__Pb_
         proto_status_add_range(status, first, count);
 }
 
-// Ranges whose commit is durable, told again. All are checked before any of them counts; the chunks that lack rows are
-// named.
+// Ranges whose commit is durable, sent again. All are checked before any of them counts; the chunks that lack
+// rows are named.
 static enum common_code commit_again(struct worker *worker, const Banyan__Pb__RowsCommitRequest *body,
                                      struct common_error *err, struct proto_status *status)
 {
@@ -375,8 +375,8 @@ static bool is_settled(const struct worker *worker, const struct worker_session 
     return !n_except || !bsearch(&session->id, except, n_except, sizeof *except, compare_ids);
 }
 
-// Commits below `before` are over, whatever became of them: what was to be committed has been. one: of this session;
-// 0: of all but those in except and in quarantine. Sorts except.
+// Commits below `before` are over, whatever became of them: what had to be committed has been. one: of this
+// session; 0: of all but those in except and in quarantine. Sorts except.
 static void settle_rows(struct worker *worker, uint64_t before, uint64_t one, uint64_t *except,
                         size_t n_except)
 {

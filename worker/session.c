@@ -8,8 +8,8 @@
 
 #include "common/failpoint.h"
 #include "proto/spec.h"
+#include "worker/backing.h"
 #include "worker/device.h"
-#include "worker/disk/disk.h"
 
 // ---- specs --------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ void worker_session_drop(struct worker_map *sessions, struct worker_store *store
     if (!session)
         return;
     release_chunks(store, session); // first, so that no file is left without one that names it
-    worker_disk_drop(worker_store_disk(store), session);
+    worker_backing_drop(worker_store_backing(store), session);
     free_session(store, session);
 }
 
@@ -554,9 +554,9 @@ static bool has_rows(const struct worker_chunk *chunk)
     return false;
 }
 
-// References to all chunks of the new layout, then the old ones go: a failure leaves the session as it was. A layout
-// of as many chunks, or fewer, needs no room in the account: a full worker can always be told it. *shares becomes true
-// where a chunk is new to the session, and has rows.
+// References to all chunks of the new layout, then the old ones go: a failure leaves the session as it was. A
+// layout of as many chunks, or fewer, needs no room in the account: a full worker can always receive it.
+// *shares becomes true where a chunk is new to the session, and has rows.
 static enum common_code layout_install(struct worker_store *store, struct worker_session *session,
                                        const struct worker_layout_entry *entries, uint32_t n, bool *shares,
                                        struct common_error *err)
@@ -686,5 +686,5 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
         if (!session->doubtful)
             worker_appended_tidy(session);
     }
-    return worker_disk_layout(worker_store_disk(store), session, shares, err);
+    return worker_backing_layout(worker_store_backing(store), session, shares, err);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker knows of a session: its spec, where its history stands, and which of its chunks are held
+// What a worker keeps of a session: its spec, where its history stands, and which of its chunks are held
 // here. Belongs to the loop thread.
 #ifndef WORKER_SESSION_H
 #define WORKER_SESSION_H
@@ -10,8 +10,8 @@
 #include "common/status.h"
 #include "proto/banyan.pb-c.h"
 #include "worker/appended.h"
-#include "worker/disk/keep.h"
 #include "worker/frozen.h"
+#include "worker/keep.h"
 #include "worker/map.h"
 #include "worker/store.h"
 
@@ -61,11 +61,13 @@ struct worker_session {
     uint64_t expire_from,
         expired_rows; // the round that drops them has come to this position, and dropped so many
     bool expire_left; // and passed by some
-    // Of chunks whose rows are gone here (lose.c). lacks: the coordinator has not heard of them, and no layout counts before
-    // it has asked. short_of_rows: its layout is not one that it made of that, and no step is done.
+    // Of chunks whose rows are gone here (lose.c). lacks: they have not been reported to the coordinator, and
+    // no layout counts before it has asked. short_of_rows: its layout is not one that it made of that, and no
+    // step is done.
     bool lacks, short_of_rows;
-    // Its files may lack rows that were acknowledged: the machine has lost its power, or a log had a torn end. Until a
-    // layout has come from a coordinator that knows all rows, and they are here. It is in the session's file.
+    // Its files may lack rows that were acknowledged: the machine has lost its power, or a log had a torn
+    // end. Until a layout has come from a coordinator that has all rows, and they are here. It is in the
+    // session's file.
     bool doubtful;
     struct worker_logged logged; // its file
     // A replacing layout that comes in several messages collects here until the last one.

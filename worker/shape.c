@@ -7,7 +7,6 @@
 #include "common/blob.h"
 #include "proto/kv.h"
 #include "proto/spec.h"
-#include "worker/store.h"
 
 static struct worker_head head_of(const struct worker_form *form, uint32_t tokens)
 {

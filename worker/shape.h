@@ -11,6 +11,9 @@
 
 #include "proto/banyan.pb-c.h"
 
+#define WORKER_PAGE_TOKENS  16u
+#define WORKER_CHUNK_TOKENS 256u // where a spec says nothing
+
 enum worker_part { // what a head's memory consists of, in order
     WORKER_PART_K,
     WORKER_PART_V,       // unless V lies in K

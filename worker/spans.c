@@ -17,7 +17,7 @@ struct traced_item {
 struct worker_spans {
     uint64_t tokens, answer_bytes;
     struct common_trace first; // of the first traced item
-    bool own;                  // somebody took spans here when the frame came
+    bool own;                  // spans were exported here when the frame arrived
     bool answered;             // with a result
     uint32_t n;
     struct traced_item items[];

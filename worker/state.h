@@ -16,12 +16,9 @@
 #include "worker/map.h"
 #include "worker/membership.h"
 #include "worker/pace.h"
-#include "worker/pull.h"
 #include "worker/session.h"
 #include "worker/store.h"
-#include "worker/sums.h"
 #include "worker/team.h"
-#include "worker/worker.h"
 
 #define WORKER_PLANS_MAX  4096u
 #define WORKER_STEPS_MAX  1024u // in hand at a time
@@ -38,7 +35,12 @@ struct worker_plan {
     struct reduce_group *group;
 };
 
+struct worker_clean;
+struct worker_empty;
+struct worker_probe;
+struct worker_pulls;
 struct worker_step;
+struct worker_sums;
 struct worker_warm;
 
 struct worker_listing { // the sessions' ids in order, while an inventory is being read; zeroed: none
@@ -79,8 +81,8 @@ struct worker {
     struct worker_membership *membership;
     struct worker_pulls *pulls;
     struct worker_sums *sums;
-    uint64_t *
-        lost; // [n_lost] ids of chunks whose rows are gone here, and have not come again: the newest (lose.c)
+    uint64_t
+        *lost; // [n_lost] ids of chunks whose rows are gone here, and have not returned: the newest (lose.c)
     uint32_t n_lost;
     struct worker_warm *warm;
     struct worker_clean *clean;
@@ -105,7 +107,7 @@ struct worker {
     struct worker_pace pace;
     struct worker_probe *probe; // a measurement under way; NULL: none
     // leaving
-    struct worker_empty *empty; // NULL: nobody has asked for it
+    struct worker_empty *empty; // NULL: not requested
     bool draining;
     struct common_timer *drain_timer;
     void (*drained)(void *arg);
@@ -113,11 +115,13 @@ struct worker {
 };
 
 // Accepts a term that is not lower than the highest seen, and remembers it; plans of an earlier one go, since
-// nobody is left to drop them. Otherwise answers the request:
+// none is left to drop them. Otherwise answers the request:
 // ABORTED, OLD_TERM; or OLD_PLAN, where another worker says a term that no coordinator has said here.
 bool worker_term_check(struct worker *worker, uint64_t term, struct proto_request *request);
 // Answers a failure with the reason that goes with its code (see docs/reference/wire.md), "" for none.
 void worker_fail(struct proto_request *request, const struct common_error *err, const char *reason);
+
+void worker_hand_emptied(struct worker *worker); // after a step or a prepare has ended
 
 // Handlers: arg is the worker. control.c
 void worker_handle_layout_set(void *arg, struct proto_request *request);
@@ -156,14 +160,13 @@ void worker_probe_begin(struct worker *worker);
 void worker_probe_stop(struct worker *worker);
 // lose.c
 void worker_lose_chunk(void *worker, struct worker_chunk *chunk); // as worker_disk_options.damaged
-// A layout names a chunk that was lost here, and not as one that is to be copied here: who made it does not know, and the
-// chunk would be here again, without its rows.
+// A layout names a chunk that was lost here, and not as one that is to be copied here: its maker does not
+// know, and the chunk would be here again, without its rows.
 bool worker_names_lost(const struct worker *worker, const Banyan__Pb__LayoutSetRequest *body);
 void worker_lost_comes(struct worker *worker, const Banyan__Pb__LayoutSetRequest *body); // after it was set
 // mass.c
 void worker_handle_mass(void *arg, struct proto_request *request);
 // audit.c
 void worker_handle_audit(void *arg, struct proto_request *request);
-void worker_hand_emptied(struct worker *worker); // worker.c: after a step or a prepare has ended
 
 #endif

@@ -229,7 +229,7 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
     if (s->room)
         worker_warm_room_cancel(s->room);
     if (!s->tried)
-        worker_follow_over(s->worker, &s->follower, false);
+        worker_follow_over(&s->worker->follows, &s->follower, false);
     if (s->state == STEP_KEEPING)
         worker_disk_wait_cancel(&s->kept);
     bool beginning = s->state == STEP_BEGINNING;
@@ -575,7 +575,7 @@ static void step_before_went(void *arg)
 
 static bool waits_behind(struct worker_step *s)
 {
-    if (!worker_follow(s->worker, &s->follower))
+    if (!worker_follow(&s->worker->follows, &s->follower))
         return false;
     step_set_state(s, STEP_WAITING);
     return true;
@@ -584,7 +584,7 @@ static bool waits_behind(struct worker_step *s)
 // It waits for something of its own, and those that look at what it appends behind it.
 static void step_wait(struct worker_step *s)
 {
-    worker_follow_bring(s->worker, &s->follower);
+    worker_follow_bring(&s->worker->follows, &s->follower);
     step_set_state(s, STEP_WAITING);
 }
 
@@ -629,7 +629,7 @@ static void step_proceed(struct worker_step *s, bool may_wait)
     take_items(s);
     if (s->step->n_appends > 0)
         worker_disk_start(s->worker->disk); // its files take what it appends while it computes
-    worker_follow_over(s->worker, &s->follower, true);
+    worker_follow_over(&s->worker->follows, &s->follower, true);
     step_compute(s);
 }
 

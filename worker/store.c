@@ -9,9 +9,9 @@
 #include "common/blob.h"
 #include "common/block.h"
 #include "common/hash.h"
+#include "worker/backing.h"
 #include "worker/chunk.h"
 #include "worker/cold.h"
-#include "worker/disk/disk.h"
 #include "worker/map.h"
 
 struct worker_store *worker_store_new(uint64_t limit_bytes, struct worker_memory *memory)
@@ -42,14 +42,14 @@ void worker_store_set_name(struct worker_store *store, const char *name)
     store->name = name;
 }
 
-void worker_store_set_disk(struct worker_store *store, struct worker_disk *disk)
+void worker_store_set_backing(struct worker_store *store, struct worker_backing *backing)
 {
-    store->disk = disk;
+    store->backing = backing;
 }
 
-struct worker_disk *worker_store_disk(const struct worker_store *store)
+struct worker_backing *worker_store_backing(const struct worker_store *store)
 {
-    return store->disk;
+    return store->backing;
 }
 
 uint64_t worker_store_limit(const struct worker_store *store)
@@ -142,7 +142,7 @@ enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint
                                 id);
     }
     chunk->memory = store->memory;
-    chunk->disk = store->disk;
+    chunk->backing = store->backing;
     chunk->forgone = (uint32_t *)(chunk->layers + shape->layers);
     chunk->id = id;
     chunk->first = first;
@@ -220,7 +220,7 @@ void worker_store_release(struct worker_store *store, struct worker_chunk *chunk
         return;
     }
     worker_map_remove(&store->chunks, chunk->id);
-    worker_disk_forget(chunk->disk, chunk);
+    worker_backing_forget(chunk->backing, chunk);
     if (chunk->pins == 0 && chunk->holds == 0)
         free_chunk(store, chunk);
 }
@@ -255,7 +255,7 @@ void worker_store_let_go(struct worker_store *store, struct worker_chunk *chunk)
 
 // ---- memory of rows -----------------------------------------------------------------------------
 
-// What a write has allocated so far, so that a failure takes it back. A page that nobody wrote to is
+// What a write has allocated so far, so that a failure takes it back. A page that was not written to is
 // invisible.
 struct journal {
     struct worker_store *store;
@@ -418,7 +418,7 @@ static enum verdict row_judge(const struct worker_chunk *chunk, uint32_t layer, 
     enum worker_row state = worker_chunk_row(chunk, layer, row);
     if (state <= WORKER_ROW_PUT)
         return VERDICT_WRITE;
-    if (state == WORKER_ROW_FORGOTTEN) // nobody can say what they were
+    if (state == WORKER_ROW_FORGOTTEN) // what they were is unknown
         return VERDICT_REFUSE;
     if (worker_layer_row_equal(chunk, chunk->layers[layer], row, k, v))
         return VERDICT_SAME;
@@ -488,7 +488,7 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
 {
     struct worker_chunk *chunk = piece->chunk;
     struct worker_layer *layer = chunk->layers[piece->layer];
-    uint32_t fresh = 0; // rows before i, up to it, that are to be written together
+    uint32_t fresh = 0; // rows before i, up to it, that must be written together
     for (uint32_t i = 0; i <= piece->count; i++) {
         const uint8_t *k, *v;
         enum verdict verdict = VERDICT_SAME;
@@ -555,7 +555,7 @@ static enum common_code write_pieces(struct worker_store *store, const struct wo
             return refuse_for_memory(store, err);
         }
     }
-    code = worker_disk_rows(store->disk, pieces, n, to, err);
+    code = worker_backing_rows(store->backing, pieces, n, to, err);
     if (code != COMMON_OK) {
         journal_undo(&journal);
         free(journal.entries);
@@ -596,7 +596,7 @@ bool worker_store_same(struct worker_store *store, const struct worker_rows *pie
     return true;
 }
 
-// ---- what nobody commits ------------------------------------------------------------------------
+// ---- uncommitted rows ---------------------------------------------------------------------------
 
 // Pages and blocks without a row, and a layer without any.
 static void free_empty(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer)
@@ -636,8 +636,8 @@ uint64_t worker_store_expire(struct worker_store *store, struct worker_chunk *ch
         }
         if (rows == before)
             continue;
-        worker_disk_states(chunk->disk, chunk, layer, 0, chunk->shape->chunk_tokens, WORKER_ROW_PUT,
-                           WORKER_ROW_ABSENT);
+        worker_backing_states(chunk->backing, chunk, layer, 0, chunk->shape->chunk_tokens, WORKER_ROW_PUT,
+                              WORKER_ROW_ABSENT);
         free_empty(store, chunk, layer);
     }
     return rows;
@@ -755,7 +755,7 @@ static enum common_code copy_chunk(struct worker_store *store, struct worker_chu
         }
         code = worker_store_check(store, err);
         if (code == COMMON_OK)
-            code = worker_disk_chunk(store->disk, to, err);
+            code = worker_backing_chunk(store->backing, to, err);
         if (code == COMMON_OK && !copy_hash(to, rows, hash))
             code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory to hash the copy");
     } else {

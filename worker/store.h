@@ -41,23 +41,12 @@
 
 #include "common/status.h"
 #include "kernels/attention.h"
+#include "worker/row.h"
 #include "worker/shape.h"
 
-#define WORKER_PAGE_TOKENS  16u
-#define WORKER_CHUNK_TOKENS 256u // where a spec says nothing
-
-enum worker_row {
-    WORKER_ROW_ABSENT,
-    WORKER_ROW_PUT,
-    WORKER_ROW_PREPARED,
-    WORKER_ROW_APPENDED,
-    WORKER_ROW_COMMITTED,
-    WORKER_ROW_FORGOTTEN
-};
-
 struct kernels_device_run;
+struct worker_backing;
 struct worker_device;
-struct worker_disk;
 struct worker_keep;
 struct worker_memory;
 struct worker_store;
@@ -75,9 +64,9 @@ void worker_store_free(struct worker_store *store); // nothing may be held or pi
 
 // What refusals call it: "worker w0". Kept; none by default.
 void worker_store_set_name(struct worker_store *store, const char *name);
-// Where all that comes is kept as well, from now on (worker/disk/disk.h). Before it holds anything; kept.
-void worker_store_set_disk(struct worker_store *store, struct worker_disk *disk);
-struct worker_disk *worker_store_disk(const struct worker_store *store); // NULL: nowhere
+// Where all that comes is kept as well, from now on (backing.h). Before it holds anything; kept.
+void worker_store_set_backing(struct worker_store *store, struct worker_backing *backing);
+struct worker_backing *worker_store_backing(const struct worker_store *store); // NULL: nowhere
 
 // What computes where K and V lie; NULL: this process.
 struct worker_device *worker_store_device(const struct worker_store *store);

@@ -32,7 +32,7 @@ struct sum {
     uint64_t of_layer;   // sum of the layer's rows before it
     uint64_t seal, bytes;
     uint64_t bytes_per_s; // 0: in haste
-    uint64_t want;        // 0: nobody knows, or the file had it
+    uint64_t want;        // 0: unknown, or the file had it
     uint64_t again_ns;    // not before
     uint32_t tries;       // to write memory from the file
     bool healed, cancelled;
@@ -58,7 +58,7 @@ struct worker_sums {
     uint32_t n_pieces;
     bool failed;      // the memory is lost, or there is none for a copy
     uint64_t next_ns; // no slice of one that is not in haste before
-    // Whose file is read, or whose memory is written from it; NULL: nobody's
+    // Whose file is read, or whose memory is written from it; NULL: none's
     struct sum *healing;
     struct worker_reread *reread;
     bool reading; // others go on meanwhile
@@ -232,7 +232,7 @@ static void slice_done(void *arg, bool complete)
 {
     struct worker_sums *sums = arg;
     struct worker *worker = sums->worker;
-    (void)complete; // nobody cancels it, and it needs no scratch
+    (void)complete; // it is never cancelled, and it needs no scratch
     sums->busy = false;
     slice_take(sums);
     worker->n_prepares--;
@@ -358,7 +358,7 @@ static void slice_next(struct sum *m, uint64_t now)
     slice_take(sums);
 }
 
-// Who is next; NULL: nobody.
+// The next one; NULL: none.
 static struct sum *next_of(const struct worker_sums *sums)
 {
     struct proto_list *at = sums->list.next;

@@ -5,8 +5,8 @@
 //   ChunkSum ──▶ WAITING ──its turn──▶ SUMMING ──a slice at a time, below the rate──▶ answered: OK
 //                   └─────────────────────┴── the chunk or a row is not here, nobody waits ──▶ answered: failed
 //
-// A sum that is not what the coordinator wants is looked for in the worker's files (worker/disk/reread.h), where there
-// are any: one chunk at a time, whose file is read beside the loop, and others are summed up meanwhile.
+// A sum that differs from the coordinator's is looked for in the worker's files (worker/disk/reread.h), where
+// there are any: one chunk at a time, whose file is read beside the loop, and others are summed up meanwhile.
 //
 // One chunk at a time, in the order in which they were asked for, and of it at most 1 MiB at a time: small slices on the
 // loop's thread, others as one task of the team, so that a step waits for one slice at most. One that is in haste (no

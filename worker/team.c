@@ -13,7 +13,7 @@ struct worker_team {
     struct common_loop *loop;
     pthread_mutex_t mutex; // guards everything below and the team's part of jobs
     pthread_cond_t work, idle;
-    struct worker_job *head, **tail; // jobs that may have tasks that nobody has claimed; claiming is atomic
+    struct worker_job *head, **tail; // jobs that may have unclaimed tasks; claiming is atomic
     bool stop;
     const struct worker_place *place;
     uint32_t n_bound; // threads that have begun
@@ -63,7 +63,8 @@ static void stop_job(struct worker_team *team, struct worker_job *job)
         job_finish(team, job, job->tasks - (uint32_t)claimed);
 }
 
-// Runs tasks of a job while there are any. Returns how many: the job lives until they are told as finished.
+// Runs tasks of a job while there are any. Returns how many: the job lives until they are reported as
+// finished.
 static uint32_t run_tasks(struct worker_job *job, uint64_t task, void *scratch)
 {
     uint32_t n = 0;

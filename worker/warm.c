@@ -13,7 +13,7 @@
 #include "worker/disk/fetch.h"
 #include "worker/state.h"
 
-#define LOOK_NS (2 * COMMON_NS_PER_MS) // between two looks at who waits for memory or whose time is over
+#define LOOK_NS (2 * COMMON_NS_PER_MS) // between two looks at waits for memory and at deadlines
 #define ROOM_NS (5 * COMMON_NS_PER_S)  // a request waits for memory for so long at most
 
 enum {
@@ -31,7 +31,7 @@ struct worker_wait {
     bool started;   // they are wanted: none that is in memory becomes cold
     struct common_error err;
     uint64_t deadline_ns;
-    void (*done)(void *arg, const struct common_error *failed); // NULL: nobody waits for what is read ahead
+    void (*done)(void *arg, const struct common_error *failed); // NULL: no one waits for what is read ahead
     void *arg;
 };
 
@@ -49,7 +49,7 @@ struct parked { // a request
     void (*handle)(void *worker, struct proto_request *request);
 };
 
-struct worker_room {        // somebody waits for memory
+struct worker_room {        // a call waits for memory
     struct proto_list link; // in warm.rooms
     struct worker_warm *warm;
     uint64_t until_ns;
@@ -65,37 +65,6 @@ struct worker_warm {
     uint32_t read_ahead;
     bool pumping, closed;
 };
-
-// ---- wants --------------------------------------------------------------------------------------
-
-void worker_wants_add(struct worker_wants *wants, struct worker_chunk *chunk, uint32_t layer)
-{
-    if (!worker_chunk_may_cool(chunk, layer))
-        return;
-    if (wants->n == wants->cap) {
-        uint32_t cap = wants->cap ? 2 * wants->cap : 64;
-        struct worker_wanted_layer *layers = realloc(wants->layers, cap * sizeof *layers);
-        wants->failed = wants->failed || !layers;
-        if (!layers)
-            return;
-        wants->layers = layers;
-        wants->cap = cap;
-    }
-    wants->layers[wants->n++] = (struct worker_wanted_layer){chunk, layer};
-    wants->cold = wants->cold || worker_chunk_cold(chunk, layer);
-}
-
-void worker_wants_add_chunk(struct worker_wants *wants, struct worker_chunk *chunk)
-{
-    for (uint32_t l = 0; l < worker_chunk_shape(chunk)->layers; l++)
-        worker_wants_add(wants, chunk, l);
-}
-
-void worker_wants_free(struct worker_wants *wants)
-{
-    free(wants->layers);
-    *wants = (struct worker_wants){0};
-}
 
 // ---- a wait -------------------------------------------------------------------------------------
 
@@ -173,7 +142,7 @@ void worker_warm_cancel(struct worker_wait *w)
 
 static void pump(struct worker_warm *warm);
 
-// Rows that somebody waits for do not come.
+// Rows that a call waits for do not arrive.
 static void fail_waits(struct worker_warm *warm, const struct worker_chunk *chunk, uint32_t layer, int result)
 {
     for (struct proto_list *at = warm->waits.next; at != &warm->waits; at = at->next) {
@@ -187,8 +156,8 @@ static void fail_waits(struct worker_warm *warm, const struct worker_chunk *chun
     }
 }
 
-// Whether what was read of the file still says something. Not: rows came or went meanwhile, for which all of the chunk was
-// loaded on the loop and written anew; or the layer is not here any more.
+// Whether what was read of the file still says something. Not: rows came or went meanwhile, for which all of
+// the chunk was loaded on the loop and rewritten; or the layer is not here any more.
 static bool still_counts(const struct fetch *f)
 {
     return worker_chunk_keep(f->chunk)->serial == f->serial && worker_chunk_cold(f->chunk, f->fetch.layer);

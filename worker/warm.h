@@ -16,6 +16,7 @@
 #include "common/status.h"
 #include "worker/cold.h"
 #include "worker/compute.h"
+#include "worker/wants.h"
 
 struct proto_request;
 struct worker;
@@ -23,28 +24,11 @@ struct worker_warm; // opaque
 struct worker_wait; // opaque
 struct worker_room; // opaque
 
-struct worker_wanted_layer {
-    struct worker_chunk *chunk;
-    uint32_t layer;
-};
-
-struct worker_wants { // zeroed: none
-    struct worker_wanted_layer *layers;
-    uint32_t n, cap;
-    bool cold;   // one of them is
-    bool failed; // there was no memory to note all of them
-};
-
-// Adds the layer where it is cold or may become so.
-void worker_wants_add(struct worker_wants *wants, struct worker_chunk *chunk, uint32_t layer);
-void worker_wants_add_chunk(struct worker_wants *wants, struct worker_chunk *chunk); // all of its layers
-void worker_wants_free(struct worker_wants *wants);
-
 // NULL: no memory. read_ahead: of so many layers that come after one that is asked for.
 struct worker_warm *worker_warm_new(struct worker *worker, uint32_t read_ahead);
 void worker_warm_set_read_ahead(struct worker_warm *warm, uint32_t layers);
-void worker_warm_free(struct worker_warm *warm); // nobody waits; NULL is allowed
-// All who wait end, UNAVAILABLE; nobody may any more.
+void worker_warm_free(struct worker_warm *warm); // no calls are waiting; NULL is allowed
+// All waiting calls end, UNAVAILABLE; none may wait any longer.
 void worker_warm_close(struct worker_warm *warm);
 
 // Takes wants over. failed NULL: all of them are in memory, until `done` returns; else why not. `done` never runs on
@@ -71,7 +55,7 @@ bool worker_warm_request_room(struct worker_warm *warm,
                               struct proto_request *request);
 void worker_warm_sealed(struct worker_warm *warm); // chunks have been
 
-// They are read in without anybody waiting, as soon as memory allows. Takes wants over.
+// They are read in without a waiting call, as soon as memory allows. Takes wants over.
 void worker_warm_begin(struct worker_warm *warm, struct worker_wants *wants);
 
 // A step on this layer has come: the layers after it are read in as well, where there is memory.

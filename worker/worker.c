@@ -19,7 +19,9 @@
 #include "worker/limits.h"
 #include "worker/measure.h"
 #include "worker/memory.h"
+#include "worker/pull.h"
 #include "worker/state.h"
+#include "worker/sums.h"
 #include "worker/ticket.h"
 #include "worker/warm.h"
 
@@ -63,7 +65,7 @@ static const struct proto_method edge_methods[] = {
     {0, 0, NULL},
 };
 
-// Said once; whoever asks learns it again and again.
+// Logged once; callers get it each time.
 static bool engine_lost(struct worker *worker)
 {
     struct common_error why;
@@ -152,7 +154,8 @@ static enum common_code check_config(const struct worker_config *config, struct 
     if (strncmp(config->edge_listen, "nng+", 4) == 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--edge-listen takes tls://, tcp:// or unix://");
-    // Whoever has neither the token nor a pass is not let in there (admit); at the edge all prove that they have the secret.
+    // Clients with neither the token nor a pass are rejected there (admit); at the edge all prove that they
+    // have the secret.
     enum common_code code = proto_listen_allowed(config->listen, true, proto_endpoint_has_tls(config->listen),
                                                  config->insecure, err);
     if (code == COMMON_OK)
@@ -334,7 +337,6 @@ static enum common_code open_disk(struct worker *worker, const struct worker_con
         code = worker_disk_new(worker->loop, files, &options, &worker->disk, err);
     if (code != COMMON_OK)
         return code;
-    worker_store_set_disk(worker->store, worker->disk);
     worker_store_set_capacity(worker->store, UINT64_MAX); // what is there is there
     code = worker_disk_load(worker->disk, worker->store, &worker->sessions, err);
     worker_store_set_capacity(worker->store, config->store_limit);
@@ -404,7 +406,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->sums = worker_sums_new(worker);
     worker->warm = worker_warm_new(worker, config->read_ahead);
     if (code == COMMON_OK)
-        code = worker_follows_init(&worker->follows, loop);
+        code = worker_follows_init(&worker->follows, loop, &worker->sessions, worker->name);
     if (code == COMMON_OK && (!worker->pulls || !worker->sums || !worker->warm || !worker->clean))
         code = COMMON_RESOURCE_EXHAUSTED;
     if (code != COMMON_OK)
@@ -469,7 +471,7 @@ enum common_code worker_empty(struct worker *worker, uint64_t limit_ns, void (*d
 
 uint64_t worker_unsaved_bytes(const struct worker *worker)
 {
-    return worker_store_disk(worker->store) ? 0 : worker_store_used(worker->store);
+    return worker->disk ? 0 : worker_store_used(worker->store);
 }
 
 static void drain_end(struct worker *worker)
@@ -488,17 +490,10 @@ static void drain_tick(void *arg)
         worker_warm_close(worker->warm);
         worker_disk_end_waits(worker->disk);
         worker_plans_close(
-            worker); // out of patience: the last one calls worker_hand_emptied when the team lets go of it
+            worker); // out of patience: the last one calls worker_hand_emptied when the team releases it
     } else {
         drain_end(worker);
     }
-}
-
-void worker_hand_emptied(struct worker *worker)
-{
-    if (worker->drained &&
-        worker->n_steps + worker->n_prepares == 0) // not on this stack: the step that ended is still on it
-        common_timer_start(worker->drain_timer, 0, false);
 }
 
 enum common_code worker_drain(struct worker *worker, uint64_t grace_ns, void (*done)(void *arg), void *arg)
@@ -528,7 +523,7 @@ void worker_free(struct worker *worker)
     worker_warm_free(worker->warm);
     worker_follows_fini(&worker->follows);
     worker_disk_end_waits(worker->disk);
-    worker->warm = NULL; // the disk, which seals to the end, tells nobody any more
+    worker->warm = NULL; // the disk, which seals to the end, notifies no one any longer
     worker_team_free(worker->team);
     proto_server_close(worker->public_server);
     proto_server_close(worker->edge_server);

@@ -23,7 +23,7 @@ struct worker_place;
 struct worker_config {           // strings are copied
     const char *name;            // unique in the cluster, 1..64 bytes
     const char *host;            // 1..64 bytes
-    const char *coordinator;     // stream endpoint; NULL: nobody is dialled (tests)
+    const char *coordinator;     // stream endpoint; NULL: none is dialled (tests)
     const char *listen;          // public endpoint: clients' puts
     const char *edge_listen;     // stream endpoint: the coordinator and parents
     const char *advertise;       // host to tell the others in place of these two's; NULL: worker/address.h
@@ -37,7 +37,7 @@ struct worker_config {           // strings are copied
     uint64_t memory_bytes; // for K and V and for what is in flight
     bool prefault;         // what of it is for K and V is had from the system at once; not with a device
     uint32_t max_clients;  // connections; 0: 1024
-    uint64_t attach_ttl_ns;           // rows that are put and not committed stay so long; 0: for ever
+    uint64_t attach_ttl_ns;           // rows that are put and not committed stay so long; 0: forever
     const char *store;                // directory that keeps K and V; NULL: memory alone
     enum worker_fsync fsync;          // of it
     const char *boot;                 // which start of the machine this is; NULL: as the system says
@@ -54,7 +54,7 @@ struct worker_config {           // strings are copied
     // Steps with fewer multiply-adds are computed on the loop thread; 0: measured default.
     uint64_t inline_madds;
     uint64_t bandwidth; // bytes of K and V per second to report; 0: measured now (about 0.1 s)
-    // The device is lost: no step succeeds any more. To be drained, and started anew. May be NULL.
+    // The device is lost: no step succeeds any more. It must be drained and restarted. May be NULL.
     void (*failed)(void *arg, const struct common_error *err);
     void *failed_arg;
     void (*registered)(void *arg); // the coordinator accepted us, again and again; may be NULL

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers of the backend: addresses that take memory only where they are written. A buffer that llama.cpp makes its KV cache in has a cache
-// (cache.h) behind it; others hold what operations compute.
+// Buffers of the backend: addresses that take memory only where they are written. A buffer that llama.cpp
+// makes its KV cache in has a cache (cache.h) behind it; others hold what operations compute.
 #ifndef BANYAN_LLAMA_BUFFER_H
 #define BANYAN_LLAMA_BUFFER_H
 

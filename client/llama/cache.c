@@ -50,8 +50,9 @@ void cache_use(struct cache *cache)
         (void)use_sessions(cache);
 }
 
-// One of the list that this round has not asked for yet, pinned; NULL: there is none. No lock is held while a cluster is asked,
-// which may take as long as a call may: a pinned cache stays, whatever happens to the list meanwhile.
+// One of the list that this round has not asked for yet, pinned; NULL: there is none. No lock is held while a
+// cluster is asked, which may take as long as a call may: a pinned cache stays, whatever happens to the list
+// meanwhile.
 static struct cache *pin_next(uint64_t round)
 {
     pthread_mutex_lock(&list_lock);
@@ -78,7 +79,7 @@ static void unpin(struct cache *cache)
         cache_end(cache);
 }
 
-// false: the cluster does not answer. A cache that is computing is told to ask when it is done.
+// false: the cluster does not answer. A cache that is computing asks when it is done.
 static bool keep_sessions(struct cache *cache)
 {
     if (pthread_mutex_trylock(&cache->lock) != 0) {
@@ -90,7 +91,8 @@ static bool keep_sessions(struct cache *cache)
     return answers;
 }
 
-// A session lives for BANYAN_TTL after its last use, so that those of a process that was killed go. Asking for it is a use.
+// A session lives for BANYAN_TTL after its last use, so that those of a process that was killed go. Asking
+// for it is a use.
 static void *keep(void *arg)
 {
     uint64_t pause_ns = *(const uint64_t *)arg / 4;
@@ -153,7 +155,7 @@ static bool drop_session(struct cache_stream *stream, bool delete)
     return answers;
 }
 
-// It is in no list, and nobody has pinned it.
+// It is in no list and is not pinned.
 static void cache_end(struct cache *cache)
 {
     bool answers = true;
@@ -168,7 +170,7 @@ static void cache_end(struct cache *cache)
     free(cache);
 }
 
-// One that is pinned is ended by who has pinned it: the caller does not wait for that one's call.
+// One that is pinned is ended by the code that pinned it: the caller does not wait for that one's call.
 void cache_free(struct cache *cache)
 {
     if (!cache)
@@ -444,7 +446,7 @@ static bool move_rows(struct cache *cache, uint32_t number, const struct cache_l
     return fail(cache, number, "its rows, which go to a session with the window", &error);
 }
 
-// The session anew, with the window that a mask has shown.
+// The session again, with the window that a mask has shown.
 static bool make_again(struct cache *cache, uint32_t number)
 {
     struct cache_stream *stream = &cache->streams[number], old = *stream;
@@ -501,7 +503,8 @@ static bool ready(struct cache *cache, uint32_t number, const struct cache_layer
         return false;
     if (!has_session(cache, number, first))
         return false;
-    // Layers before it may have the batch's rows already; where this one has rows from there on, llama.cpp has taken them back.
+    // Layers before it may have the batch's rows already; where this one has rows from there on, llama.cpp
+    // has taken them back.
     uint32_t at = (uint32_t)(layer - cache->layers);
     if (at < stream->layers && stream->lengths[at] > first && !truncate_to(cache, number, first) &&
         (stream->session || !has_session(cache, number, first)))

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A KV cache of llama.cpp, as sessions.
 //
-// llama.cpp keeps a cache as tensors K and V for each layer, [heads * dim][cells][streams]; with --no-kv-unified each sequence has a stream
-// of its own. Here a stream is one session, and a cell's index is the position in it. Nothing is in the tensors' memory but what lies there
-// between a state's K and its V (cache_put_rows). What llama.cpp does to cells, the session follows when it is written next:
+// llama.cpp keeps a cache as tensors K and V for each layer, [heads * dim][cells][streams]; with
+// --no-kv-unified each sequence has a stream of its own. Here a stream is one session, and a cell's index is
+// the position in it. Nothing is in the tensors' memory but what lies there between a state's K and its V
+// (cache_put_rows). What llama.cpp does to cells, the session follows when it is written next:
 //   a cell below the length is written again     the session is truncated to it
 //   a stream is copied (seq_cp)                  the session is forked
 //   the cache is cleared                         the sessions are truncated to 0
-// What cannot be followed is an error until cell 0 is written again, or the cache is cleared. Nothing is ever answered from other rows.
+// What cannot be followed is an error until cell 0 is written again, or the cache is cleared. Nothing is ever
+// answered from other rows.
 //
-// Layers are learnt from attentions (cache_learn), which the scheduler shows before it computes. All calls lock the cache but those that
-// say that the caller does.
+// Layers are learnt from attentions (cache_learn), which the scheduler shows before it computes. All calls
+// lock the cache but those that say that the caller does.
 #ifndef BANYAN_LLAMA_CACHE_H
 #define BANYAN_LLAMA_CACHE_H
 
@@ -71,7 +73,8 @@ struct cache {
 
 // NULL: no memory.
 struct cache *cache_new(void);
-// Deletes its sessions, now or once a question about them that is under way has been answered. NULL is allowed.
+// Deletes its sessions, now or once a question about them that is under way has been answered. NULL is
+// allowed.
 void cache_free(struct cache *cache);
 
 // Starts the thread that asks for sessions of all caches which would expire, where there is none yet.
@@ -80,18 +83,19 @@ void cache_keep_from_now(const struct settings *settings);
 // What a FLASH_ATTN_EXT over the cache says of its layer. false: it cannot be served; cache->why.
 bool cache_learn(struct cache *cache, const struct ggml_tensor *attention);
 bool cache_learn_locked(struct cache *cache, const struct ggml_tensor *attention); // the caller has locked
-// The view of a cache that a source of an attention is. Of a float32 cache llama.cpp hands over a copy in float16: the copied view.
-// That copy is never made; attention reads what the session holds.
+// The view of a cache that a source of an attention is. Of a float32 cache llama.cpp hands over a copy in
+// float16: the copied view. That copy is never made; attention reads what the session holds.
 const struct ggml_tensor *cache_source(const struct ggml_tensor *source);
 // The layer of a tensor of the cache, its K or its V; NULL: no attention has named it. The caller has locked.
 struct cache_layer *cache_layer_of(struct cache *cache, const struct ggml_tensor *root);
 
-// Makes the stream's session one whose layer has exactly `first` rows, which then may be appended; creates, truncates, or makes it anew with
-// a window. The caller has locked. false: cache->why.
+// Makes the stream's session one whose layer has exactly `first` rows, which then may be appended; creates,
+// truncates, or recreates it with a window. The caller has locked. false: cache->why.
 bool cache_begin(struct cache *cache, uint32_t stream, const struct cache_layer *layer, uint64_t first);
 // The stream's session for reading `end` rows of a layer. The caller has locked.
 bool cache_look(struct cache *cache, uint32_t stream, const struct cache_layer *layer, uint64_t end);
-// Asks what the cluster has of the stream's session, where a call has failed. The caller has locked. false: cache->why.
+// Asks what the cluster has of the stream's session, where a call has failed. The caller has locked. false:
+// cache->why.
 bool cache_ask(struct cache *cache, uint32_t stream);
 // A call has failed: what the session has is asked before it is used again. The caller has locked.
 void cache_doubt(struct cache *cache, uint32_t stream, banyan_code code);
@@ -99,9 +103,10 @@ void cache_doubt(struct cache *cache, uint32_t stream, banyan_code code);
 void cache_use(struct cache *cache);
 banyan_kv_type cache_held(const struct cache *cache); // the caller has locked
 
-// Rows of the cache as ggml's bytes, from and to a tensor of it: offset and size in bytes of the whole tensor. Where rows cannot be read,
-// false, cache->why, and all bytes are 0xff: NaN in every type, and refused by cache_put_rows. What is put is in the session once its V has
-// come, or the stream is lost and says so when it is used.
+// Rows of the cache as ggml's bytes, from and to a tensor of it: offset and size in bytes of the whole
+// tensor. Where rows cannot be read, false, cache->why, and all bytes are 0xff: NaN in every type, and
+// refused by cache_put_rows. What is put is in the session once its V has come, or the stream is lost and
+// says so when it is used.
 bool cache_get_rows(struct cache *cache, const struct ggml_tensor *root, void *out, size_t offset,
                     size_t size);
 void cache_put_rows(struct cache *cache, const struct ggml_tensor *root, const void *data, size_t offset,

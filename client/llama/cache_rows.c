@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a cache for llama.cpp's saved states, and from them. A state has all layers' K before their V, and a session takes both together:
-// K lies in the tensor's own memory, where nothing else is, until its V has come.
+// Rows of a cache for llama.cpp's saved states, and from them. A state has all layers' K before their V, and
+// a session takes both together: K lies in the tensor's own memory, where nothing else is, until its V has
+// come.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 enum {
     PIECE_BYTES = 8 << 20,
     UNREAD = 0xff
-}; // 0xff.. is NaN in every type: whoever computes with it sees it
+}; // 0xff.. is NaN in every type: every computation with it shows it
 
 struct place {
     uint32_t stream;

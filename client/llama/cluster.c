@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The second is held while the process connects, which may take as long as a call may: who has settings alone to read does not
-// wait for that.
+// The second is held while the process connects, which may take as long as a call may: who has settings alone
+// to read does not wait for that.
 static pthread_mutex_t settings_lock = PTHREAD_MUTEX_INITIALIZER, client_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct settings settings;
 static bool settings_read;

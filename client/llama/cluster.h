@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cluster that holds the cache: settings from the environment, one connection of the process, and, where no endpoint is given, workers
-// on this machine.
+// The cluster that holds the cache: settings from the environment, one connection of the process, and, where
+// no endpoint is given, workers on this machine.
 #ifndef BANYAN_LLAMA_CLUSTER_H
 #define BANYAN_LLAMA_CLUSTER_H
 
@@ -26,14 +26,15 @@ struct settings {
 // The settings, read once; NULL: one of them is wrong, and why says which. why may be NULL.
 const struct settings *cluster_settings(char *why, size_t why_bytes);
 
-// Connected at the first call, kept until the process ends; any thread. NULL: why says what to do. A later call tries again.
+// Connected at the first call, kept until the process ends; any thread. NULL: why says what to do. A later
+// call tries again.
 banyan_client *cluster_client(char *why, size_t why_bytes);
 
 // K and V that the workers still have room for, and in all; 0, 0: not known. Connects.
 void cluster_memory(size_t *available, size_t *total);
 
-// Starts a coordinator and `workers` workers in a folder of their own under TMPDIR, on unix sockets. They end with this process, however it
-// ends, and the folder with them. NULL: why. Else the endpoint, for ever.
+// Starts a coordinator and `workers` workers in a folder of their own under TMPDIR, on unix sockets. They end
+// with this process, however it ends, and the folder with them. NULL: why. Else the endpoint, forever.
 const char *local_start(const struct settings *settings, char *why, size_t why_bytes);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Daemons on this machine. A shell starts them and waits for its standard input to end, which is a pipe that this process holds: it ends
-// with the process, whatever ends it; then the shell stops them and removes the folder. They are in a session of their own: Ctrl-C in the
-// terminal reaches llama.cpp alone.
+// Daemons on this machine. A shell starts them and waits for its standard input to end, which is a pipe that
+// this process holds: it ends with the process, whatever ends it; then the shell stops them and removes the
+// folder. They are in a session of their own: Ctrl-C in the terminal reaches llama.cpp alone.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

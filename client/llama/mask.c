@@ -88,7 +88,8 @@ const char *mask_read(const struct mask *mask, uint64_t first, const struct mask
         return "the mask is empty";
     uint64_t end = end_of(mask, mask->at);
     if (first == UINT64_MAX) {
-        // A block ends behind its last row; where rows see no later ones, the last row sees further than the first.
+        // A block ends behind its last row; where rows see no later ones, the last row sees further than the
+        // first.
         uint64_t last = end_of(mask, mask->at + (mask->rows - 1) * mask->stride);
         if (end == 0 || last < mask->rows)
             return mixed;
@@ -102,7 +103,8 @@ const char *mask_read(const struct mask *mask, uint64_t first, const struct mask
         uint64_t position = first + i, row_end = out->block ? first + mask->rows : position + 1;
         if (row_is(mask, row, low_of(out, position), row_end, position))
             continue;
-        // A window or a chunk that shows for the first time: what the rows before have shown must hold with it, too.
+        // A window or a chunk that shows for the first time: what the rows before have shown must hold with
+        // it, too.
         uint64_t low = first_seen(mask, row);
         if (known->window || known->chunk || out->window || out->chunk || low == 0 || low > position)
             return mixed;

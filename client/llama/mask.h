@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a mask of llama.cpp says, as positions: which cells each row of a batch sees.
 //
-// llama.cpp hands an attention the cells of its cache and a mask of float16: 0 where a row sees the cell, -inf where it does not (with
-// ALiBi -|i - j| where it does). A Banyan session knows positions, and its rows see all earlier ones, or those of a window, or those of
-// a chunk. Here a mask is compared with that, element by element: what is not the same is an error, never an answer.
-// Any thread; nothing is kept.
+// llama.cpp hands an attention the cells of its cache and a mask of float16: 0 where a row sees the cell,
+// -inf where it does not (with ALiBi -|i - j| where it does). A Banyan session has positions, and its rows
+// see all earlier ones, or those of a window, or those of a chunk. Here a mask is compared with that, element
+// by element: what is not the same is an error, never an answer. Any thread; nothing is kept.
 #ifndef BANYAN_LLAMA_MASK_H
 #define BANYAN_LLAMA_MASK_H
 
@@ -27,10 +27,10 @@ struct mask_seen {
     bool block;      // all rows see each other, later ones too
 };
 
-// Reads the mask. `first`: where the batch was written, or UINT64_MAX: the mask says it (of a layer that reads another's rows).
-// known: the window and chunk that were seen before; what is found is compared with them where they are set, and where they are not,
-// they are found as soon as they hide something. Returns NULL and fills *out, or a sentence without its end: what is wrong and
-// which flag helps.
+// Reads the mask. `first`: where the batch was written, or UINT64_MAX: the mask says it (of a layer that
+// reads another's rows). known: the window and chunk that were seen before; what is found is compared with
+// them where they are set, and where they are not, they are found as soon as they hide something. Returns
+// NULL and fills *out, or a sentence without its end: what is wrong and which flag helps.
 const char *mask_read(const struct mask *mask, uint64_t first, const struct mask_seen *known,
                       struct mask_seen *out);
 

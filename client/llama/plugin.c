@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The faces of a dynamic ggml backend: one registration, one device "Banyan0", its buffer type and its backend (a stream of graphs).
+// The faces of a dynamic ggml backend: one registration, one device "Banyan0", its buffer type and its
+// backend (a stream of graphs).
 #include "client/llama/plugin.h"
 
 #include <ggml-backend-impl.h>

@@ -25,15 +25,16 @@ struct rows_memory {
 };
 bool rows_room(struct rows_memory *memory, size_t bytes);
 
-// Rows as SET_ROWS brings them: `rows` rows of heads * dim elements of type from (f32 or f16), `stride` bytes apart, as the cache of type
-// `cache` would keep them and the session holds them: *out points to [rows][heads][dim] elements, of float32 cache into the source itself
-// where it lies densely. scales [rows][heads] of BANYAN_INT8, else NULL. false: no memory.
+// Rows as SET_ROWS brings them: `rows` rows of heads * dim elements of type from (f32 or f16), `stride` bytes
+// apart, as the cache of type `cache` would keep them and the session holds them: *out points to
+// [rows][heads][dim] elements, of float32 cache into the source itself where it lies densely. scales
+// [rows][heads] of BANYAN_INT8, else NULL. false: no memory.
 bool rows_make(const void *data, size_t stride, enum ggml_type from, uint64_t rows, uint32_t heads,
                uint32_t dim, enum ggml_type cache, banyan_kv_type held, struct rows_memory *memory,
                struct rows_memory *scale_memory, const void **out, const float **scales);
 
-// A cache's rows (heads * dim elements each, as ggml stores them) to what a session holds, and back. Both exact, BANYAN_INT8 apart.
-// false: no memory.
+// A cache's rows (heads * dim elements each, as ggml stores them) to what a session holds, and back. Both
+// exact, BANYAN_INT8 apart. false: no memory.
 bool rows_from_cache(const void *cells, uint64_t rows, uint32_t heads, uint32_t dim, enum ggml_type cache,
                      banyan_kv_type held, void *out, float *scales);
 bool rows_to_cache(const void *held_rows, const float *scales, uint64_t rows, uint32_t heads, uint32_t dim,

@@ -17,8 +17,8 @@ struct making {
     float *alibi[KINDS_MAX];
 };
 
-// ALiBi's slopes as ggml has them (Press et al. 2022): powers of 2^-(max_bias / n), n the largest power of two that is not above the number
-// of heads, and for the heads above it the odd powers of its root.
+// ALiBi's slopes as ggml has them (Press et al. 2022): powers of 2^-(max_bias / n), n the largest power of
+// two that is not above the number of heads, and for the heads above it the odd powers of its root.
 static float *slopes(uint32_t heads, float max_bias)
 {
     float *out = malloc(heads * sizeof *out);

@@ -325,9 +325,10 @@ static bool put(struct cache *cache, const struct ggml_tensor *op)
     return true;
 }
 
-// llama.cpp turns keys in place (a K-shift), which sessions cannot follow. It does so again before each batch until it has succeeded, so
-// this succeeds; the streams that are turned cannot be used until their cell 0 is written again. Of a quantised cache a shift begins
-// with a copy in float32 and ends with one back, and nothing says of which streams: of all.
+// llama.cpp turns keys in place (a K-shift), which sessions cannot follow. It does so again before each batch
+// until it has succeeded, so this succeeds; the streams that are turned cannot be used until their cell 0 is
+// written again. Of a quantised cache a shift begins with a copy in float32 and ends with one back, and
+// nothing says of which streams: of all.
 static bool shift(struct cache *cache, const struct ggml_tensor *op)
 {
     static const char why[] =
@@ -395,7 +396,8 @@ bool step_claims(const struct ggml_tensor *op)
     return true;
 }
 
-// Whether an operation is a copy of the cache that attentions alone read, of which none is made (cache_source).
+// Whether an operation is a copy of the cache that attentions alone read, of which none is made
+// (cache_source).
 static bool is_unmade(struct ggml_cgraph *graph, const struct ggml_tensor *op)
 {
     bool read = false;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room of the cluster: which workers are there, how to call them, and the plans (trees) over them. It stands
-// on the store; it knows no session and no step.
+// The room of the cluster: which workers are there, how to call them, and the plans (trees) over them. It
+// stands on the store; it has no notion of sessions and steps.
 //
-//   worker.h      a worker: its record and states             membership.c  Register, Heartbeat, links, loss
-//   plan.c        trees over sets of workers                  engine.c      what carries partials up a tree
+//   worker.c      a worker: its record, states and calls      membership.c  Register, Heartbeat, links, loss
+//   room.c        the start and the end
+//   plan.c        trees over sets of workers; planning.c       engine.c      what carries partials up a tree
 //   edges.c       edges that are down, which trees avoid      gather.c      waiting for several answers
 //   pace.c        who computes far slower than planned: pure   slow.c        what becomes of that here
 #ifndef COORDINATOR_CLUSTER_H
@@ -39,7 +40,7 @@ struct coordinator_cluster {
     // Rises when a worker becomes ACTIVE, ceases to be or is LOST: what was derived from that is old.
     uint64_t changes;
     struct proto_list changed; // these workers, for the phase of workers: worker.changed
-    // Workers to be asked and told what they hold: worker.joining. Taken by sessions.
+    // Workers whose inventory must be read and layouts sent: worker.joining. Taken by sessions.
     struct proto_list joining;
 
     struct coordinator_edge edges[COORDINATOR_EDGES_MAX];
@@ -52,8 +53,5 @@ struct coordinator_cluster {
     struct proto_list plans_dirty;   // for the phase of plans: plan.dirty
     struct proto_list plans_changed; // READY or RETIRED since they were taken: plan.changed. Taken by steps
 };
-
-void coordinator_cluster_init(struct coordinator_cluster *cluster, struct coordinator_core *core);
-void coordinator_cluster_fini(struct coordinator_cluster *cluster); // no session and no queue is left
 
 #endif

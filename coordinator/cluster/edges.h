@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Edges that are down: a worker says in its heartbeats which children it does not reach, though both are ACTIVE.
-// Plans that use such an edge are retired, and the next ones over the same members have another tree
-// (reduce_plan_avoid). Nobody is lost for it: what the two compute without each other goes on. An edge is
-// forgotten a minute after it was last reported, or when one of its workers registers again; plans that avoid it
-// stay. Where no tree avoids all that are remembered, the one that was reported longest ago is tried again first, and
-// the next one when that is reported once more.
+// Edges that are down: a worker says in its heartbeats which children it does not reach, though both are
+// ACTIVE. Plans that use such an edge are retired, and the next ones over the same members have another tree
+// (reduce_plan_avoid). No worker is lost for it: what the two compute without each other continues. An edge
+// is forgotten a minute after it was last reported, or when one of its workers registers again; plans that
+// avoid it stay. Where no tree avoids all that are remembered, the one that was reported longest ago is tried
+// again first, and the next one when that is reported once more.
 #ifndef COORDINATOR_EDGES_H
 #define COORDINATOR_EDGES_H
 

@@ -36,7 +36,7 @@ const struct coordinator_worker *coordinator_engine_choose(struct coordinator_wo
 {
     const struct coordinator_worker *first = workers[0];
     if (n < 2 || !first->group[0])
-        return NULL; // one worker has nobody to merge with
+        return NULL; // one worker has none to merge with
     for (uint32_t i = 1; i < n; i++)
         if (strcmp(workers[i]->group, first->group) != 0 || strcmp(workers[i]->engine, first->engine) != 0 ||
             (first->group_size == 0 && workers[i]->engine_lost))
@@ -49,6 +49,20 @@ bool coordinator_engine_fits(const struct coordinator_plan *plan)
     const struct coordinator_worker *of = coordinator_engine_choose(plan->workers, plan->n);
     return strcmp(plan->engine, of ? of->engine : COORDINATOR_ENGINE_STREAM) == 0 &&
            strcmp(plan->group, of ? of->group : "") == 0;
+}
+
+// Whether a plan has to do with a group: uses it, or could.
+static bool concerns(const struct coordinator_plan *plan, const char *group)
+{
+    return strcmp(plan->group, group) == 0 || strcmp(plan->workers[0]->group, group) == 0;
+}
+
+void coordinator_plans_engine_changed(struct coordinator_cluster *cluster, const char *group)
+{
+    for (struct coordinator_plan *plan = group[0] ? cluster->plans : NULL; plan; plan = plan->next)
+        if (plan->state != COORDINATOR_PLAN_RETIRED && concerns(plan, group) &&
+            !coordinator_engine_fits(plan))
+            coordinator_plan_retire(plan);
 }
 
 void coordinator_engine_lose(struct coordinator_worker *w, const char *why)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tenants are not told which workers a cluster has: words for them without the workers' names.
+// Tenants do not see which workers a cluster has: texts for them without the workers' names.
 #ifndef COORDINATOR_HIDE_H
 #define COORDINATOR_HIDE_H
 
@@ -10,7 +10,7 @@
 
 struct coordinator_cluster;
 
-// Whether who asks is told of workers: operators and admins are.
+// Whether the caller may see workers: operators and admins may.
 static inline bool coordinator_shows_workers(const struct proto_identity *who)
 {
     return who->access >= PROTO_ACCESS_OPERATOR;

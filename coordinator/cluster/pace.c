@@ -129,7 +129,7 @@ static bool judge(struct coordinator_pace *pace, double work_of_others, double a
     return true;
 }
 
-// One that has no work is asked, so that there is somebody to compare with.
+// One that has no work is asked, so that there is one to compare with.
 static void ask_another(struct coordinator_pace *const *paces, uint32_t n, uint64_t turn,
                         const struct coordinator_pace *suspect)
 {

@@ -7,12 +7,12 @@
 //          ▲                                                                  │  ▲  │ verdict, twice:
 //          └── above 3/4 of it, 4 times; or 120 looks without work ───────────┘  └──┘ slower still
 //
-// Pace: the time that the work of a window should have taken over the time that it took. 1: as measured at the start. A
-// process that does not run (its loop is late) has a pace for that, too, the part of the time for which it runs, with or
-// without work: what it is stopped for before it begins to compute is no time of computing. The lower of both counts.
-// A pace is compared with the others': the lower median of their last ones, at most 1. Where most are slow, by load
-// that they have in common, nobody is slow. Who has nobody to be compared with is not judged; others that have no
-// work are asked to measure, one at a time.
+// Pace: the time that the work of a window should have taken over the time that it took. 1: as measured at
+// the start. A process that does not run (its loop is late) has a pace for that, too, the part of the time
+// for which it runs, with or without work: what it is stopped for before it begins to compute is no time of
+// computing. The lower of both counts. A pace is compared with the others': the lower median of their last
+// ones, at most 1. Where most are slow, by load that they have in common, none is slow. A worker with none to
+// compare with is not judged; others that have no work are asked to measure, one at a time.
 //
 // A worker that is slow and gets no work is asked to measure once in 12 looks. One that cannot (a device) gets another
 // try after 120.
@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define COORDINATOR_PACE_LEAST (1.0 / 64) // nobody counts as slower
+#define COORDINATOR_PACE_LEAST (1.0 / 64) // no worker counts as slower
 
 struct coordinator_pace_report { // sums since the worker's start; zeroed: it does not say
     uint64_t planned_ns, taken_ns, stalled_ns, up_ns;
@@ -33,7 +33,7 @@ struct coordinator_pace {                // of a worker; zeroed: a new process
     double scale; // planned speed of its reports over the one that plans count with; 0: 1
     bool slow;
     double factor; // slow: its pace, by which it is planned with. Else nothing
-    bool probe;    // it is to measure; whoever tells it so clears this
+    bool probe;    // it must measure; sending it that clears this
     // The judge's own:
     bool begun;
     struct coordinator_pace_report work_from, awake_from; // where the windows began

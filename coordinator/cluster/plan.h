@@ -46,11 +46,7 @@ struct coordinator_plan {
     struct proto_list changed;       // in cluster.plans_changed
 };
 
-// The plan over exactly these workers, all of them ACTIVE: an existing one or a new one, which is being
-// installed. Takes a reference. NULL with the reason: too many plans, or no tree.
-struct coordinator_plan *coordinator_plan_get(struct coordinator_cluster *cluster,
-                                              struct coordinator_worker *const *workers, uint32_t n,
-                                              struct proto_status *status);
+// Gives a reference back (planning.h).
 void coordinator_plan_release(struct coordinator_plan *plan);
 
 uint32_t coordinator_plan_rank(const struct coordinator_plan *plan,
@@ -62,15 +58,17 @@ void coordinator_plan_retire(struct coordinator_plan *plan);
 // A frame (or the installation) came back: in_flight falls.
 void coordinator_plan_landed(struct coordinator_plan *plan);
 
+// For planning.c: its members are to be told, or it may be freed; it is READY or RETIRED.
+void coordinator_plan_mark(struct coordinator_plan *plan);
+void coordinator_plan_changed(struct coordinator_plan *plan);
+void coordinator_plan_free(struct coordinator_plan *plan);
+
 // The queue is being freed.
 void coordinator_plan_queue_gone(struct coordinator_plan *plan);
 
 // The next plan that has become READY or RETIRED; NULL: none is left.
 struct coordinator_plan *coordinator_plans_take_changed(struct coordinator_cluster *cluster);
 
-void coordinator_plans_worker_changed(struct coordinator_worker *w);
-// Retires plans whose engine is not the one that they would get now, where their members are of that group.
-void coordinator_plans_engine_changed(struct coordinator_cluster *cluster, const char *group);
 // Retires plans in which the one is the other's parent, and that were made until then.
 void coordinator_plans_edge_down(struct coordinator_cluster *cluster, const struct coordinator_worker *from,
                                  const struct coordinator_worker *to, uint64_t until_ns);
@@ -79,7 +77,6 @@ void coordinator_plans_worker_slow(const struct coordinator_worker *w);
 // Retires all: a worker drops the plans of a term when it hears of a later one.
 void coordinator_plans_term_raised(struct coordinator_cluster *cluster);
 void coordinator_plans_tick(struct coordinator_cluster *cluster, uint64_t now_ns); // drops what nobody uses
-void coordinator_plans_drain(struct coordinator_cluster *cluster);
 void coordinator_plans_free(struct coordinator_cluster *cluster);
 
 // The only way to alter a state; a transition that the diagram lacks is our bug.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What workers hold and this store does not know: sessions of another store, or of a later state of this one
 // than the file that the coordinator was started with. They are kept, neither served nor dropped, until the
-// store that knows them is back or an operator says so.
+// store that has them is back or an operator says so.
 //
 //   laid out by        this store                          becomes
 //   ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -10,8 +10,8 @@
 //   another life       has it in this state, or a later    told its layout: claimed
 //                      has it in an earlier state          quarantine; the session is unavailable
 //                      does not know it                    quarantine
-// The lists are here; what becomes of their sessions is decided in sessions/reconcile.c and
-// sessions/quarantine_service.c.
+// The lists are here; what becomes of their sessions is decided in sync/reconcile.c and
+// sync/quarantine_service.c.
 #ifndef COORDINATOR_QUARANTINE_H
 #define COORDINATOR_QUARANTINE_H
 

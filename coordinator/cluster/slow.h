@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that compute far slower than planned are flagged (pace.h judges), and counted with at the speed that was seen
-// (coordinator_worker_speed): by placement, by who serves, by trees, from the next epoch on. What becomes of chunks
-// that they have is decided above (sessions/spread.h, rebalance.h). In memory alone: a coordinator that starts again
-// judges anew.
+// Workers that compute far slower than planned are flagged (pace.h judges), and counted with at the speed
+// that was seen (coordinator_worker_speed): by placement, by who serves, by trees, from the next epoch on.
+// What becomes of chunks that they have is decided above (place/spread.h, rebalance.h). In memory alone: a
+// coordinator that starts again measures again.
 #ifndef COORDINATOR_SLOW_H
 #define COORDINATOR_SLOW_H
 

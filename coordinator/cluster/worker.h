@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker, as the coordinator knows it.
+// A worker, as the coordinator sees it.
 //
 //             Register (also after LOST, also with another instance)
 //   ABSENT ───────────────▶ JOINING ──inventory reconciled──▶ ACTIVE
@@ -10,7 +10,7 @@
 //              beats missed LOST ◀──grace over, beats missed── SUSPECT
 //                                 (an ACTIVE one: also by Register)
 //
-// SUSPECT ends at once where nobody listens at its edge endpoint any more: its process has ended.
+// SUSPECT ends at once if its edge endpoint no longer has a listener: its process has ended.
 //
 // Register is answered when the link to its edge endpoint is made: from then on it beats, while it is asked and told
 // what it holds.
@@ -23,7 +23,6 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/pace.h"
 #include "coordinator/cluster/quarantine.h"
-#include "coordinator/cluster/worker_limits.h"
 #include "coordinator/events.h"
 #include "coordinator/machine.h"
 #include "proto/footprint.h"
@@ -40,6 +39,12 @@ enum coordinator_worker_state {
 };
 extern const struct coordinator_machine coordinator_worker_machine;
 
+struct coordinator_gather;
+struct reduce_member;
+struct coordinator_worker_limit;
+
+#define COORDINATOR_CONTROL_NS                                                                               \
+    (UINT64_C(10) * 1000 * 1000 * 1000) // a worker answers control calls within this time
 #define WORKER_WAITING 6
 
 struct coordinator_worker {
@@ -56,8 +61,8 @@ struct coordinator_worker {
     uint32_t group_rank, group_size;
     bool engine_lost;         // it said, or showed, that its engine has failed
     uint64_t instance;        // of the process; 0: never seen
-    uint64_t stored_instance; // the one that the store knows; 0: none
-    bool fresh; // another instance than the one that the store knows: what that one held is gone
+    uint64_t stored_instance; // the one in the store; 0: none
+    bool fresh;               // another instance than the one in the store: what that one held is gone
     uint64_t store_bytes, store_refused, store_damaged; // of its files (--store), as it says
     uint64_t cold_bytes, cold_evicted, cold_loaded, cold_loaded_bytes,
         cold_load_ns;                    // what has left memory for them
@@ -71,8 +76,8 @@ struct coordinator_worker {
     uint64_t slow_since_ns;       // of the last verdict
     uint32_t threads, cores;
     uint64_t promised_bytes; // memory given out since, not yet seen in used_bytes
-    // Likewise of chunks that appends fill, of which nobody knows when: another worker is preferred, and where there is
-    // none it is given out again.
+    // Likewise of chunks that appends fill, at an unknown time: another worker is preferred, and where there
+    // is none it is given out again.
     uint64_t open_bytes;
     uint64_t refused_bytes;            // it had no memory for rows of a chunk of so many
     uint32_t refused_beats;            // which counts for so many heartbeats to come
@@ -88,25 +93,25 @@ struct coordinator_worker {
     struct proto_list changed, joining; // in the lists of the room
     // Reconciling (the room of sessions asks and tells): a visit is one try to make it ACTIVE.
     uint32_t visit;            // rises when a visit begins, and when it has come to nothing
-    uint64_t visit_number;     // of the last that began: tells the worker which layouts come late
+    uint64_t visit_number;     // of the last that began: lets the worker find layouts that come late
     uint32_t visitors;         // visits whose answers are still to come: the record stays
     uint64_t listed;           // the visit's inventory has come to this session; 0: none has begun
     struct proto_list repairs; // of sessions, that wait (repair.h)
     uint32_t repairing;        // under way
     struct coordinator_quarantine arriving;   // what it showed so far that this store does not know
     struct coordinator_quarantine quarantine; // that the last whole inventory showed
-    bool draining;      // it gets no chunks, and those that it has go elsewhere (sessions/moves.h), because:
-    bool drain_ordered; // an operator's word, durable
-    bool leaving;       // this process of it wants to end; another one is used again
-    bool drain_told;    // that it is empty
-    char drain_reason[129];    // for people
-    uint32_t moves, big_moves; // to it, under way; of these, the big ones (sessions/move_queue.h)
+    bool draining;          // it gets no chunks, and those that it has go elsewhere (place/moves.h), because:
+    bool drain_ordered;     // an operator's word, durable
+    bool leaving;           // this process of it wants to end; another one is used again
+    bool drain_told;        // that it is empty
+    char drain_reason[129]; // for people
+    uint32_t moves, big_moves; // to it, under way; of these, the big ones (session/move_queue.h)
     uint32_t moves_failed;     // one after the other
     uint64_t moves_again_ns;   // others are preferred until then
     struct proto_list waiting[WORKER_WAITING]; // of sessions, for room for a move to it
-    uint32_t sums;                             // of its chunks, asked for and not answered (sessions/seals.h)
-    uint32_t sums_unknown;   // its `life` when it said that it knows no sums: an older build
-    bool dirty;              // layouts have changed since it was told them: these again before it is ACTIVE
+    uint32_t sums;                             // of its chunks, asked for and not answered (check/seals.h)
+    uint32_t sums_unknown; // its `life` when it reported that it has no sums: an older build
+    bool dirty;            // layouts have changed since they were sent: send these again before it is ACTIVE
     uint64_t store_again_ns; // the store refused news of it: when to try again; 0: there are none
 };
 
@@ -146,11 +151,56 @@ static inline bool coordinator_worker_slow(const struct coordinator_worker *w)
     return w->pace.slow && w->cluster->core->options.slow_workers == COORDINATOR_SLOW_MOVE;
 }
 
+// Whether it knows sums (check/seals.h), as far as is known.
+static inline bool coordinator_worker_sums(const struct coordinator_worker *w)
+{
+    return !w->life || w->sums_unknown != w->life;
+}
+
 // The bandwidth that placement, trees and balances count with; > 0 once it has registered.
 static inline uint64_t coordinator_worker_speed(const struct coordinator_worker *w)
 {
     uint64_t seen = coordinator_worker_slow(w) ? (uint64_t)((double)w->speed * w->pace.factor) : w->speed;
     return seen || !w->speed ? seen : 1;
 }
+
+const char *coordinator_worker_state_name(enum coordinator_worker_state state);
+
+// The only way to alter a state; a transition that the diagram lacks is our bug.
+void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator_worker_state state);
+
+struct coordinator_worker *coordinator_worker_find(const struct coordinator_cluster *cluster,
+                                                   const char *name); // NULL: unknown
+
+// The worker with this name, made (ABSENT) when there is none. NULL: the table is full.
+struct coordinator_worker *coordinator_worker_named(struct coordinator_cluster *cluster, const char *name);
+
+// It is not there, and not on its way.
+bool coordinator_worker_gone(const struct coordinator_worker *w);
+// What it last said of its memory, for people and metrics: of one that is gone nothing counts any more.
+uint64_t coordinator_worker_said(const struct coordinator_worker *w, uint64_t bytes);
+// It is gone, and neither a session nor anything under way needs its record.
+bool coordinator_worker_idle(const struct coordinator_worker *w);
+void coordinator_worker_strike(struct coordinator_worker *w); // off the table; it is idle
+void coordinator_worker_forget(struct coordinator_worker *w); // the same, whatever needs it: the room ends
+
+// A control call. `done` runs exactly once, never on this stack; with UNAVAILABLE when there is no link. reply as
+// in proto_reply_fn.
+void coordinator_worker_call(struct coordinator_worker *w, uint32_t method, const ProtobufCMessage *body,
+                             proto_reply_fn done, void *arg);
+
+// The same for a gather: adds to it and finishes it.
+void coordinator_worker_call_gather(struct coordinator_worker *w, uint32_t method,
+                                    const ProtobufCMessage *body, struct coordinator_gather *gather);
+
+void coordinator_worker_member(const struct coordinator_worker *w,
+                               struct reduce_member *out); // as the planner sees it
+
+// Whether the visit's inventory, under way or over, has named this session or is past it, without a reason to keep it
+// there. One that is ACTIVE may not have taken its layout yet: to it the session is still of another life.
+bool coordinator_worker_listed(const struct coordinator_worker *w, uint64_t session);
+
+// A layout has changed that the worker may have been told already: it is told again before it is ACTIVE.
+void coordinator_worker_dirty(struct coordinator_worker *w);
 
 #endif

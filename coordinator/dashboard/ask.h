@@ -11,7 +11,6 @@
 
 #include <jansson.h>
 
-#include "coordinator/dashboard/dashboard.h"
 #include "coordinator/dashboard/list.h"
 #include "coordinator/state.h"
 

@@ -3,15 +3,15 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "coordinator/cluster/membership.h"
+#include "coordinator/check/seals.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/health.h"
 #include "coordinator/limits.h"
-#include "coordinator/sessions/moves.h"
-#include "coordinator/sessions/seals.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/place/moves.h"
+#include "coordinator/place/wishes.h"
+#include "coordinator/session/table.h"
 
 static json_t *limits_json(const struct coordinator *c, uint64_t *clients)
 {
@@ -72,7 +72,7 @@ static json_t *counters_json(const struct coordinator *c)
         {"audit_differences", c->steps.count_audit_differences},
         {"moved_chunks", c->sessions.moves->chunks},
         {"moved_bytes", c->sessions.moves->bytes},
-        {"struck_copies", c->sessions.moves->struck},
+        {"struck_copies", c->sessions.struck_copies},
         {"corrupt_copies", c->sessions.seals->corrupt},
     };
     json_t *object = json_object();
@@ -101,7 +101,7 @@ COORDINATOR_DASHBOARD_ASK(cluster)
     json_object_set_new(root, "thin_chunks",
                         coordinator_dashboard_u64(coordinator_sessions_thin(&c->sessions)));
     json_object_set_new(root, "moves", coordinator_dashboard_u64(c->sessions.moves->n));
-    json_object_set_new(root, "wished_chunks", coordinator_dashboard_u64(c->sessions.moves->n_wishes));
+    json_object_set_new(root, "wished_chunks", coordinator_dashboard_u64(c->sessions.wishes->n));
     json_object_set_new(root, "items", coordinator_dashboard_u64(c->steps.items));
     json_object_set_new(root, "counters", counters_json(c));
     json_object_set_new(root, "took", times_json(&c->steps.took));

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/dashboard/dashboard.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +11,6 @@
 #include "coordinator/cluster/hide.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/dashboard/files.h"
-#include "coordinator/sessions/table.h"
 
 #define API    "/api/v1/"
 #define DIGITS 6 // of a number that is no integer: a share, a factor
@@ -58,63 +55,6 @@ void coordinator_dashboard_free(struct coordinator_dashboard *d)
         return;
     coordinator_lists_fini(&d->lists);
     free(d);
-}
-
-// ---- for the answers ----------------------------------------------------------------------------
-
-json_t *coordinator_dashboard_id(uint64_t id)
-{
-    char text[17];
-    snprintf(text, sizeof(text), "%016" PRIx64, id);
-    return json_string(text);
-}
-
-json_t *coordinator_dashboard_text(const char *text)
-{
-    json_t *json = json_string(text);
-    char *copy = json ? NULL : strdup(text);
-    for (char *at = copy; at && *at; at++)
-        *at = (unsigned char)*at < 0x80 ? *at : '?';
-    if (copy)
-        json = json_string(copy);
-    free(copy);
-    return json ? json : json_null();
-}
-
-json_t *coordinator_dashboard_real(double x)
-{
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
-enum common_code coordinator_dashboard_number(const char *query, const char *word, uint64_t absent,
-                                              uint64_t least, uint64_t most, uint64_t *out,
-                                              struct common_error *err)
-{
-    char text[24];
-    enum common_http_value given = common_http_query(query, word, text, sizeof(text));
-    uint64_t n = 0;
-    size_t i = 0;
-    if (given == COMMON_HTTP_ABSENT) {
-        *out = absent;
-        return COMMON_OK;
-    }
-    while (given == COMMON_HTTP_GIVEN && i < 19 && text[i] >= '0' && text[i] <= '9') // 19 digits: below 2^64
-        n = n * 10 + (uint64_t)(text[i++] - '0');
-    if (given != COMMON_HTTP_GIVEN || !i || text[i] || n < least || n > most)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "%s takes a number from %" PRIu64 " to %" PRIu64, word, least, most);
-    *out = n;
-    return COMMON_OK;
-}
-
-enum common_code coordinator_dashboard_find(const struct coordinator_dashboard *d, uint64_t id,
-                                            struct coordinator_session **out, struct common_error *err)
-{
-    struct coordinator_session *s = coordinator_session_find(&d->c->sessions, id);
-    if (!s)
-        return common_error_set(err, COMMON_NOT_FOUND, "there is no session %016" PRIx64, id);
-    *out = s;
-    return COMMON_OK;
 }
 
 // ---- answering ----------------------------------------------------------------------------------
@@ -189,7 +129,7 @@ static bool from_here(const char *site) // also where it is no browser
 // this address, says no Sec-Fetch-Site.
 static bool begins_watch(const char *query)
 {
-    char value[8]; // what is no text, or too long, is refused by whoever answers
+    char value[8]; // what is no text, or too long, is refused by the handler
     return common_http_query(query, "watch", value, sizeof(value)) != COMMON_HTTP_ABSENT &&
            strcmp(value, "0") != 0;
 }

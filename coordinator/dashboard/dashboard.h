@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dashboard: a page for people, and the JSON that it is drawn of, over --http. It looks and changes nothing. On the
-// loop thread; each answer is made at once and never waits.
+// The dashboard: a page for people, and the JSON that it is drawn of, over --http. It looks and changes
+// nothing. On the loop thread; each answer is made at once and never waits.
 //
 //   /                      the page; its files are in the program (files.h)
 //   /api/v1/cluster        the coordinator: readiness, limits, counters
@@ -10,12 +10,13 @@
 //   /api/v1/sessions/ID    who holds what; /mass, /trace: what its last steps looked at, and where their time went (look.h)
 //   /api/v1/events         what has happened, after a number
 //
-// Who may ask: with a token, those that present it (Authorization: Bearer); without, whoever reaches the address. A wrong
-// token is a refusal like an RPC's: an event, a line in the log, banyan_refused_total{reason="token"}.
+// Who may ask: with a token, those that present it (Authorization: Bearer); without, anyone who reaches the
+// address. A wrong token is a refusal like an RPC's: an event, a line in the log,
+// banyan_refused_total{reason="token"}.
 //
-// Against pages of other sites, in a browser that does reach it: the Host must name this host, or an address where --http is
-// not loopback (a name could be anybody's, sent here by their DNS), and a browser's Sec-Fetch-Site no other site. What begins
-// something (?watch=1) wants the header X-Banyan, too.
+// Against pages of other sites, in a browser that does reach it: the Host must name this host, or an address
+// where --http is not loopback (a name could be anybody's, sent here by their DNS), and a browser's
+// Sec-Fetch-Site no other site. What begins something (?watch=1) needs the header X-Banyan, too.
 #ifndef COORDINATOR_DASHBOARD_H
 #define COORDINATOR_DASHBOARD_H
 
@@ -24,7 +25,8 @@
 struct coordinator;
 struct coordinator_dashboard; // opaque
 
-// address: HOST:PORT of --http, as common_http_address says it. NULL: no memory. Ends before the coordinator does.
+// address: HOST:PORT of --http, as common_http_address says it. NULL: no memory. Ends before the coordinator
+// does.
 struct coordinator_dashboard *coordinator_dashboard_new(struct coordinator *c, const char *address);
 void coordinator_dashboard_free(struct coordinator_dashboard *dashboard); // NULL is allowed
 

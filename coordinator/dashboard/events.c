@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has happened, after a number that the caller has seen, which was of a term that he names. Where there is no such one
-// here (it was of another life of the coordinator) he begins anew, and is told so.
+// What has happened, after a number that the caller has seen, which was of a term that he names. Where there
+// is no such one here (it was of another life of the coordinator) it starts over, and the answer says so.
 #include "coordinator/events.h"
 #include "coordinator/dashboard/ask.h"
 

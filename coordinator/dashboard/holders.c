@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // One session: its shape, its layers' lengths, and who holds which of its tokens.
 //
-// Chunks go round the members, so a long context has as many ranges as chunks. An answer has some RANGES at most: gaps of a
-// worker that are narrower than `grain` tokens are closed, 0 where the ranges are exact. What lies on a screen's pixel is
-// right in any case.
+// Chunks go round the members, so a long context has as many ranges as chunks. An answer has some RANGES at
+// most: gaps of a worker that are narrower than `grain` tokens are closed, 0 where the ranges are exact. What
+// lies on a screen's pixel is right in any case.
 #include <string.h>
 
 #include "common/clock.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/dashboard/ask.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "proto/spec.h"
 
 #define RANGES 4096

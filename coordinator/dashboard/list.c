@@ -8,9 +8,10 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "common/http.h"
 #include "coordinator/dashboard/ask.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "proto/spec.h"
 
 #define KEPT_NS (5 * COMMON_NS_PER_S)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pages of sessions in an order that somebody asks for. Making an order looks at every session once, on the loop; so some
-// orders are kept, for as many viewers and filters at a time. One of the last seconds is not made again: scrolling through it
-// costs a page at a time, and does not shift. All of them together take a share of the loop at most, whoever asks: when that
-// is used up, an order that is kept is shown although it is older, and one that is not is refused for a moment.
+// Pages of sessions in a requested order. Making an order looks at every session once, on the loop; so some
+// orders are kept, for as many viewers and filters at a time. One of the last seconds is not made again:
+// scrolling through it costs a page at a time, and does not shift. All of them together take a share of the
+// loop at most, whoever asks: when that is used up, an order that is kept is shown although it is older, and
+// one that is not is refused for a moment.
 #ifndef COORDINATOR_DASHBOARD_LIST_H
 #define COORDINATOR_DASHBOARD_LIST_H
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session's last steps looked at, and where their time went: of what is kept (steps/watch.h). With ?watch=1 its next
-// steps are looked at, too: an answer never waits for them, the next one has them. So a page that is open costs the session
-// what a watch costs, for LOOK_NS after its last answer at most, and at most so many steps each time.
+// What a session's last steps looked at, and where their time went: of what is kept (steps/watch.h). With
+// ?watch=1 its next steps are looked at, too: an answer never waits for them, the next one has them. So a
+// page that is open costs the session what a watch costs, for LOOK_NS after its last answer at most, and at
+// most so many steps each time.
 #include <math.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "coordinator/dashboard/ask.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/watchers.h"
 

@@ -5,12 +5,11 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "coordinator/cluster/membership.h"
+#include "coordinator/check/seals.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/keys.h"
-#include "coordinator/sessions/seals.h"
-#include "coordinator/sessions/spec.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/keys.h"
+#include "coordinator/session/spec.h"
+#include "coordinator/session/table.h"
 #include "proto/spec.h"
 
 #define ATTACH_NS (30 * COMMON_NS_PER_S)

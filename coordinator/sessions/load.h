@@ -3,7 +3,7 @@
 #ifndef COORDINATOR_LOAD_H
 #define COORDINATOR_LOAD_H
 
-#include "coordinator/sessions/sessions.h"
+#include "coordinator/session/sessions.h"
 #include "coordinator/store/store.h"
 
 struct coordinator_loader { // lives as long as the reader is used

@@ -4,13 +4,15 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "coordinator/sessions/missing.h"
-#include "coordinator/sessions/placing.h"
-#include "coordinator/sessions/recovery.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/place/placing.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/item.h"
 #include "coordinator/steps/lane.h"
+#include "coordinator/steps/sight.h"
+#include "coordinator/sync/missing.h"
+#include "coordinator/sync/recovery.h"
+#include "coordinator/sync/unavailable.h"
 #include "proto/missing.h"
 
 // Something below `wanted` is not committed: says what, in the words that help.
@@ -49,25 +51,6 @@ static bool refuse_position(struct coordinator_item *item, struct coordinator_se
     return coordinator_item_refuse(item, COMMON_OUT_OF_RANGE, "", text);
 }
 
-// Up to its own end and that of its block, unless it says otherwise.
-static uint64_t visible_of(const struct coordinator_item *item)
-{
-    uint64_t end = item->ask.first + item->ask.rows,
-             block_end = item->ask.block_first + item->ask.block_count;
-    return item->ask.visible ? item->ask.visible : block_end > end && item->ask.block_count ? block_end : end;
-}
-
-// Rows of a layer without a causal mask see all of it, however long it is.
-static bool sees_all(const struct coordinator_item *item, const struct coordinator_session *s)
-{
-    return !item->ask.visible && proto_spec_layer(s->spec, item->ask.layer).not_causal;
-}
-
-bool coordinator_item_looks_ahead(const struct coordinator_item *item, const struct coordinator_session *s)
-{
-    return sees_all(item, s) || visible_of(item) > coordinator_session_layer_length(s, item->ask.layer);
-}
-
 static bool check_positions(struct coordinator_item *item, struct coordinator_session *s)
 {
     const struct coordinator_item_ask *ask = &item->ask;
@@ -86,9 +69,9 @@ static bool check_positions(struct coordinator_item *item, struct coordinator_se
                                            "the layer has too many separate ranges: fill its holes first");
         after = coordinator_rangeset_length_with(&s->layers[ask->layer], ask->first, ask->rows);
     }
-    bool all =
-        sees_all(item, s) && after > 0; // an empty layer has nothing to see: refused by its rows' positions
-    item->way.visible = all ? after : visible_of(item);
+    bool all = coordinator_item_sees_all(item, s) &&
+               after > 0; // an empty layer has nothing to see: refused by its rows' positions
+    item->way.visible = all ? after : coordinator_item_visible(item);
     item->way.length_before = length;
     struct proto_status unsettled; // the end of the layer, of which all is wanted, is not known for certain
     if (all && !ask->append &&
@@ -97,24 +80,6 @@ static bool check_positions(struct coordinator_item *item, struct coordinator_se
         return false;
     }
     return item->way.visible <= after || refuse_position(item, s, after, item->way.visible);
-}
-
-// What its first row sees begins where that of the later ones does, or before; a block may begin before that, and end
-// after what its last row sees.
-void coordinator_item_sees(const struct coordinator_item *item, const struct coordinator_session *s,
-                           uint64_t *from, uint64_t *to)
-{
-    const struct coordinator_item_ask *ask = &item->ask;
-    const struct proto_layer layer = proto_spec_layer(s->spec, ask->layer);
-    uint64_t end = ask->first + ask->rows, block_end = ask->block_first + ask->block_count;
-    bool in_block = ask->block_first < end && block_end > ask->first;
-    *from = proto_layer_from(&layer, ask->first);
-    if (in_block && ask->block_first < *from)
-        *from = ask->block_first;
-    if (in_block && block_end > end)
-        end = block_end;
-    *to = layer.not_causal || end > item->way.visible ? item->way.visible : end;
-    *to = *to > *from ? *to : *from;
 }
 
 static bool check_forgotten(struct coordinator_item *item, const struct coordinator_session *s)

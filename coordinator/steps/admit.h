@@ -21,12 +21,4 @@ enum coordinator_verdict {
 enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, struct coordinator_session *s,
                                                 bool pumped);
 
-// Whether what it looks at may come to be by appends that are ahead of it.
-bool coordinator_item_looks_ahead(const struct coordinator_item *item, const struct coordinator_session *s);
-
-// The keys [*from, *to) that its rows see together, of those below way.visible, by the masks of its layer: they stand
-// beside each other, and so does what they see.
-void coordinator_item_sees(const struct coordinator_item *item, const struct coordinator_session *s,
-                           uint64_t *from, uint64_t *to);
-
 #endif

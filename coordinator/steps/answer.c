@@ -187,3 +187,11 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
         coordinator_call_unref(call);
     }
 }
+
+void coordinator_call_item_done(struct coordinator_call *call)
+{
+    struct proto_request *request = --call->left ? NULL : coordinator_call_take_request(call);
+    if (request)
+        coordinator_answer_send(call, request, COMMON_INTERNAL, "");
+    coordinator_call_unref(call);
+}

@@ -9,6 +9,9 @@
 void coordinator_answer_send(struct coordinator_call *call, struct proto_request *request,
                              enum common_code unfinished, const char *text);
 
+// An item of it is done. It may be gone afterwards.
+void coordinator_call_item_done(struct coordinator_call *call);
+
 void coordinator_trace_message(const struct proto_trace *trace,
                                Banyan__Pb__WorkerTrace *out); // strings are borrowed
 

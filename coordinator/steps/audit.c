@@ -11,8 +11,8 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/steps/audit_sum.h"
 #include "proto/rpc.h"
 #include "proto/spec.h"
@@ -250,7 +250,7 @@ static uint64_t madds_of(const struct coordinator_auditing *a)
     return a->steps->core->options.audit_madds;
 }
 
-// The chunks of the next stretch, by who is asked for them. NULL, or why not.
+// The chunks of the next stretch, by the worker that is asked for them. NULL, or why not.
 static const char *stretch_plan(struct coordinator_auditing *a, const struct coordinator_session *s)
 {
     uint64_t ct = s->layout.chunk_tokens, tokens = madds_of(a) / STRETCHES / a->madds,

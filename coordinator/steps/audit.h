@@ -13,7 +13,7 @@
 // of three times what it took: a step meets one at most. Of a long context some query heads are looked at only, others
 // the next time. Steps do not wait, and their bits do not change.
 //
-// It says nothing about a step whose rows are gone when its turn comes (a truncate, a deletion, rows that are forgotten,
+// It skips a step whose rows are gone when its turn comes (a truncate, a deletion, rows that are forgotten,
 // a worker that is away): these are counted as skipped. A restart forgets what waits.
 #ifndef COORDINATOR_AUDIT_H
 #define COORDINATOR_AUDIT_H

@@ -33,17 +33,12 @@ struct coordinator_call {
     struct coordinator_item items[];
 };
 
-// Handler (proto_method.handle).
-void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_request *request);
-
 // The session with this id, if it is there for who asks; else NULL.
 struct coordinator_session *coordinator_call_session(const struct coordinator_call *call, uint64_t id);
 
-// An item of it is done. It may be gone afterwards.
-void coordinator_call_item_done(struct coordinator_call *call);
-
-// Ends it: items that are not done yet say `unfinished` and `text`. Nothing when it has been answered.
-void coordinator_call_end(struct coordinator_call *call, enum common_code unfinished, const char *text);
+// It is to be answered: its request, for which the caller has a reference of the call. NULL: it has been
+// answered.
+struct proto_request *coordinator_call_take_request(struct coordinator_call *call);
 
 bool coordinator_call_room(struct coordinator_call *call);                // makes `out`; false: out of memory
 const uint8_t *coordinator_call_o(const struct coordinator_call *call);   // of all items; NULL: not there yet
@@ -53,8 +48,5 @@ const uint8_t *coordinator_call_lse(const struct coordinator_call *call); // lik
 void coordinator_call_take_masses(struct coordinator_call *call, struct coordinator_masses *masses);
 
 void coordinator_call_unref(struct coordinator_call *call);
-
-enum common_code coordinator_calls_init(struct coordinator_steps *steps); // the timer of deadlines
-void coordinator_calls_stop(struct coordinator_steps *steps);             // ends all with UNAVAILABLE
 
 #endif

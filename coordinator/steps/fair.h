@@ -42,7 +42,8 @@ void coordinator_fair_fini(struct coordinator_fair *fair); // no items are left
 // The item is the tenant's last one from now on. Its link is in no list. weight: 1 and on, of all of the tenant's items.
 void coordinator_fair_push(struct coordinator_fair *fair, uint32_t tenant, uint32_t weight,
                            struct proto_list *item);
-// Whose turn it is; the same until it is taken, removed, or a tenant that was not here comes. NULL: nobody waits.
+// Whose turn it is; the same until it is taken, removed, or a tenant that was not here comes. NULL: none
+// waits.
 struct proto_list *coordinator_fair_next(struct coordinator_fair *fair);
 // Takes what coordinator_fair_next has just returned. cost: at least 1.
 void coordinator_fair_take(struct coordinator_fair *fair, struct proto_list *item, uint32_t cost);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames: what waits on a plan is put together, sent to the root (frame.c), and taken apart again when it is
+// Frames: what waits on a plan is put together, sent to the root (sending.c), and taken apart again when it
+// is
 // back (landing.c). The hot path: no allocation once frames have grown, no copy of q, k, v or o when a frame is
 // exactly what one client sent.
 #ifndef COORDINATOR_FRAME_H
@@ -29,18 +30,7 @@ struct coordinator_frame {
     char unsent_text[128];
 };
 
-// Sends what is at the head of a queue that has something of its kind. Never comes back on this stack.
-void coordinator_frame_send_small(struct coordinator_queue *queue);
-void coordinator_frame_send_big(struct coordinator_queue *queue);
-
-// A proto_step_done_fn, arg: the frame.
-void coordinator_frame_landed(void *arg, enum common_code code, const char *text,
-                              struct proto_step_result *result);
-
-// Cancels the frames all of whose calls are over: nobody waits for what they compute, and what waits for the plan
-// may go. They come back on this stack. Drain.
-void coordinator_frames_cancel(struct coordinator_steps *steps);
-
+struct coordinator_frame *coordinator_frame_new(struct coordinator_steps *steps); // a spare one, or made
 void coordinator_frame_recycle(struct coordinator_steps *steps, struct coordinator_frame *frame);
 void coordinator_frames_free(struct coordinator_steps *steps); // spare ones
 

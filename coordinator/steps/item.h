@@ -22,9 +22,9 @@
 
 #include "common/trace.h"
 #include "coordinator/machine.h"
-#include "coordinator/sessions/missing.h"
 #include "coordinator/steps/slab.h"
 #include "coordinator/steps/steps.h"
+#include "coordinator/sync/missing.h"
 #include "proto/spec.h"
 #include "proto/status.h"
 #include "proto/step.h"
@@ -137,39 +137,15 @@ bool coordinator_item_refuse(struct coordinator_item *item, enum common_code cod
 // NEW: it runs at the end of the turn.
 void coordinator_item_enter(struct coordinator_item *item);
 
-// Ends it, unless it is PLACING or in frames: then it ends when these come back. One that waits for a session that
-// was deleted in this turn ends at the end of the turn.
-void coordinator_item_stop(struct coordinator_item *item, enum common_code code, const char *text);
-
-// Its end: failure says whether it worked. Rows of an append that failed are taken back first, and the failure says
-// UNCONFIRMED when a holder cannot be told. The call, and the item in it, may be gone afterwards.
-void coordinator_item_finish(struct coordinator_item *item);
-
 // What it leaves out, instead of what an earlier attempt did; NULL: nothing. The ranges are its own from now on, and
 // count in the call's n_missing and in coordinator_steps.bytes.
 void coordinator_item_take_missing(struct coordinator_item *item, const struct coordinator_missing *missing);
-
-// Its rows are stored: they are acknowledged.
-void coordinator_item_acknowledge(struct coordinator_item *item);
-
-// A frame that carried a slab of it came back, or its masses did. It may be gone afterwards.
-void coordinator_item_landed(struct coordinator_item *item);
-
-// QUEUED and its plan has retired: it goes another way, once what is under way has come back. Already out of
-// the queue.
-void coordinator_item_reroute(struct coordinator_item *item);
-
-// A waiting item whose turn it is.
-void coordinator_item_go(struct coordinator_item *item);
+void coordinator_item_clip_missing(struct coordinator_item *item, uint64_t from,
+                                   uint64_t to); // keeps what lies in [from, to)
 
 // lse of an item whose slabs are all back, [rows][q_heads]. NULL where nobody said that it would be needed.
 const float *coordinator_item_lse(const struct coordinator_item *item);
 // Likewise o, [rows][q_heads][v_dim]. NULL: its call was answered before it was there.
 const float *coordinator_item_o(const struct coordinator_item *item);
-
-// Drains: items that are NEW. The timer of items that are RETRYING.
-void coordinator_items_drain(struct coordinator_steps *steps);
-enum common_code coordinator_items_init(struct coordinator_steps *steps);
-void coordinator_items_stop(struct coordinator_steps *steps);
 
 #endif

@@ -8,8 +8,8 @@
 #include "common/hash.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/steps/audit.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/lane.h"
@@ -73,7 +73,7 @@ void coordinator_keep_lane_gone(struct coordinator_steps *steps, struct coordina
         let_go(steps, lane->kept);
 }
 
-// The oldest that nobody has pinned; of those that are pinned where there is no other. NULL: there is none.
+// The oldest that is not pinned; a pinned one if there is no other. NULL: there is none.
 static struct coordinator_kept *oldest(const struct coordinator_steps *steps, bool pinned)
 {
     for (struct proto_list *at = steps->keep.all.next; at != &steps->keep.all; at = at->next) {

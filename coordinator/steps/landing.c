@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second half of frame.h: a frame comes back and is taken apart.
+#include "coordinator/steps/landing.h"
+
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/hash.h"
 #include "coordinator/cluster/edges.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/placing.h"
-#include "coordinator/sessions/repair.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/place/placing.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/frame.h"
 #include "coordinator/steps/item.h"
+#include "coordinator/steps/queue.h"
+#include "coordinator/steps/run.h"
 #include "coordinator/steps/spans.h"
+#include "coordinator/sync/repair.h"
 #include "proto/spec.h"
 
 static void take_traces(struct proto_trace **traces, uint32_t *n, const struct coordinator_frame *f,
@@ -126,7 +128,7 @@ static void slab_back(struct coordinator_item *item, const struct coordinator_fr
 {
     const struct proto_step_item *sent = &f->step.items[at];
     if (r->code != COMMON_OK) {
-        // A member that lost its layout is not a session that does not exist: our caller knows better.
+        // A member that lost its layout is not a session that does not exist: our caller decides.
         bool went = rows_went(item, r);
         enum common_code told = r->code == COMMON_NOT_FOUND || went ? COMMON_UNAVAILABLE : r->code;
         struct coordinator_worker *w =
@@ -161,7 +163,7 @@ static void slab_back(struct coordinator_item *item, const struct coordinator_fr
     item->way.slabs_left--;
     if (sent->n_append && --item->way.bands_left == 0)
         coordinator_item_acknowledge(
-            item); // all its rows: a part of them would be a length that nobody asked for
+            item); // all its rows: a part of them would be a length that was not requested
 }
 
 // A call whose only frame this was can be answered from the result as it is.

@@ -19,7 +19,7 @@ struct coordinator_lane {
     struct coordinator_session *s; // s->lane is this one
     struct proto_list waiting;     // item.link; s->n_waiting counts them
     struct coordinator_item *appending;
-    struct coordinator_watch *watch; // what its last steps looked at (watch.h); NULL: nobody has asked
+    struct coordinator_watch *watch; // what its last steps looked at (watch.h); NULL: not requested
     struct coordinator_kept *kept;   // a step of it, as it was answered (keep.h); NULL: none
     uint64_t kept_ns;                // when one was kept last; 0: never
     struct proto_list moved;         // in steps.lanes: items may go that could not
@@ -28,7 +28,7 @@ struct coordinator_lane {
 // The session's, made when there is none.
 struct coordinator_lane *coordinator_lane_of(struct coordinator_steps *steps, struct coordinator_session *s);
 
-// Whether an item that wants to go must wait for those before it.
+// Whether an item that is ready must wait for those before it.
 bool coordinator_lane_behind(const struct coordinator_lane *lane, const struct coordinator_item *item);
 
 // The item is WAITING from now on, behind the others; one whose append has had its turn goes first. False: too
@@ -40,7 +40,7 @@ void coordinator_lane_leave(struct coordinator_lane *lane, struct coordinator_it
 void coordinator_lane_append_over(struct coordinator_steps *steps, struct coordinator_lane *lane,
                                   struct coordinator_item *item);
 
-// Drains: lanes with items that may go, sessions that are open again, sessions that are gone.
-void coordinator_lanes_drain(struct coordinator_steps *steps);
+// Items of it may go that could not: looked at in the phase of steps.
+void coordinator_lane_moved(struct coordinator_steps *steps, struct coordinator_lane *lane);
 
 #endif

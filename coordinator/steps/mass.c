@@ -9,8 +9,8 @@
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/missing.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
+#include "coordinator/sync/missing.h"
 #include "proto/mass.h"
 #include "proto/spec.h"
 
@@ -347,7 +347,7 @@ void coordinator_mass_start(struct coordinator_steps *steps, const struct coordi
         x->pending++;
         ask_worker(&x->parts[p]);
     }
-    if (!--x->pending) { // nobody could be asked
+    if (!--x->pending) { // no worker could be asked
         x->at_once = (struct coordinator_completion){.fn = computation_end, .arg = x};
         coordinator_turn_complete(&steps->core->turn, &x->at_once);
     }

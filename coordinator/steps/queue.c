@@ -2,8 +2,7 @@
 #include "coordinator/steps/queue.h"
 
 #include "coordinator/cluster/plan.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/steps/frame.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/item.h"
 
 #define WEIGHT 1 // of every tenant
@@ -21,16 +20,6 @@ static struct coordinator_queue *queue_of(struct coordinator_steps *steps, struc
     proto_list_push(&steps->queues, &queue->link);
     plan->queue = queue;
     return queue;
-}
-
-static void queue_free(struct coordinator_queue *queue)
-{
-    proto_list_remove(&queue->link);
-    proto_list_remove(&queue->dirty);
-    coordinator_plan_queue_gone(queue->plan);
-    coordinator_fair_fini(&queue->small);
-    coordinator_fair_fini(&queue->big);
-    free(queue);
 }
 
 static struct coordinator_fair *fair_of(struct coordinator_queue *queue, const struct coordinator_item *item)
@@ -62,57 +51,4 @@ void coordinator_queue_push(struct coordinator_steps *steps, struct coordinator_
 void coordinator_queue_leave(struct coordinator_item *item)
 {
     coordinator_fair_remove(fair_of(item->way.plan->queue, item), &item->link);
-}
-
-// Its plan has retired. Nothing is pushed to it any more: who is sent another way waits for a while first.
-static void reroute_all(struct coordinator_fair *fair)
-{
-    for (struct proto_list *link; (link = coordinator_fair_next(fair));) {
-        coordinator_fair_remove(fair, link);
-        coordinator_item_reroute(proto_list_entry(link, struct coordinator_item, link));
-    }
-}
-
-static void queue_pump(struct coordinator_queue *queue)
-{
-    const struct coordinator_plan *plan = queue->plan;
-    if (queue->steps->core->stopping)
-        return;
-    if (plan->state == COORDINATOR_PLAN_RETIRED) {
-        reroute_all(&queue->small);
-        reroute_all(&queue->big);
-        if (!queue->small_in_flight && !queue->big_in_flight)
-            queue_free(queue);
-        return;
-    }
-    if (plan->state != COORDINATOR_PLAN_READY)
-        return;
-    if (queue->small.n && !queue->small_in_flight)
-        coordinator_frame_send_small(queue);
-    while (queue->big.n && queue->big_in_flight < COORDINATOR_BIG_FRAMES)
-        coordinator_frame_send_big(queue);
-}
-
-void coordinator_queues_take_plans(struct coordinator_steps *steps)
-{
-    struct coordinator_plan *plan;
-    while ((plan = coordinator_plans_take_changed(steps->cluster)))
-        if (plan->queue)
-            coordinator_queue_mark(plan->queue);
-}
-
-void coordinator_queues_drain(struct coordinator_steps *steps)
-{
-    while (!proto_list_empty(&steps->dirty)) {
-        struct coordinator_queue *queue =
-            proto_list_entry(steps->dirty.next, struct coordinator_queue, dirty);
-        proto_list_remove(&queue->dirty);
-        queue_pump(queue);
-    }
-}
-
-void coordinator_queues_free(struct coordinator_steps *steps)
-{
-    while (!proto_list_empty(&steps->queues))
-        queue_free(proto_list_entry(steps->queues.next, struct coordinator_queue, link));
 }

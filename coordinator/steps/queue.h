@@ -11,8 +11,6 @@
 #include "coordinator/steps/fair.h"
 #include "coordinator/steps/steps.h"
 
-#define COORDINATOR_BIG_FRAMES 4 // frames of cut items that may be in flight on a plan
-
 struct coordinator_item;
 struct coordinator_plan;
 
@@ -35,10 +33,5 @@ void coordinator_queue_leave(struct coordinator_item *item);
 
 // There may be something to send: looked at in the phase of frames.
 void coordinator_queue_mark(struct coordinator_queue *queue);
-
-// Drains: plans that are ready or retired; queues that are dirty.
-void coordinator_queues_take_plans(struct coordinator_steps *steps);
-void coordinator_queues_drain(struct coordinator_steps *steps);
-void coordinator_queues_free(struct coordinator_steps *steps);
 
 #endif

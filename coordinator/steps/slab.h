@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cutting an item into slabs: query rows × KV heads, each a reduction of its own with a bounded partial, so
-// that nobody waits behind a giant. Pure, and a function of the item's shape alone: what else is in the frame
+// that none waits behind a giant. Pure, and a function of the item's shape alone: what else is in the frame
 // never alters the bits of an answer.
 //
 //              KV heads →                     fewer KV heads first: the rows of one KV head share

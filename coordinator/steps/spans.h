@@ -8,8 +8,8 @@
 //   │ └ worker.step                                                            of the root (worker/spans.h)
 //   └ coordinator.answer                      last frame back ──▶ answered
 //
-// Where nobody takes spans here when a step comes, workers' are children of the caller's span, and it has none here,
-// whoever takes spans when it is answered.
+// If spans are not exported here when a step arrives, workers' are children of the caller's span, and it has
+// none here, whoever takes spans when it is answered.
 #ifndef COORDINATOR_SPANS_H
 #define COORDINATOR_SPANS_H
 

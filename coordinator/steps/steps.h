@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room of steps: clients' calls, the items in them, and the frames that carry the items to workers and back
-// (docs/internals/architecture.md, "A step"). It stands on sessions, cluster and store; nothing below knows it.
+// The room of steps: clients' calls, the items in them, and the frames that carry the items to workers and
+// back (docs/internals/architecture.md, "A step"). It stands on sessions, cluster and store; nothing below uses it.
 //
-//   call.c      an Attend call comes, is taken apart into items, ends          answer.c   its answer
-//   item.c      an item's way and its states                                   admit.c    may it go?
-//   lane.c      items of one session that wait for their turn
-//   queue.c     items that wait for a plan's next frame; fair.c: whose go      slab.c     cutting
-//   frame.c     put together and sent; landing.c: come back and taken apart
+//   room.c      the start and the end of the room, and its drains
+//   attend.c    an Attend call comes, is taken apart into items, ends      call.c    the call
+//   answer.c    its answer                                                 item.c    the states of an item
+//   run.c       an item's way through them                                 admit.c   may it go?
+//   lane.c      items of one session that wait for their turn; lanes.c     sight.c   what an item's rows see
+//   queue.c     items that wait for a plan's next frame; fair.c: whose go  slab.c    cutting
+//   dispatch.c  which queues send                                          frame.c   a frame
+//   sending.c   it is put together and sent; landing.c: it comes back and is taken apart
 //   mass.c      attention masses of a step; mass_message.c; watch.c, watchers.c: who watches sessions
 //   spans.c     spans of steps that are traced
 //   keep.c      a step of each session, as it was answered; audit.c, audit_sum.c: computed again in float64
@@ -61,14 +64,6 @@ struct coordinator_steps {
     uint64_t failures[COMMON_CODE_COUNT];                   // of their items
     uint64_t count_audited, count_audit_differences, count_audit_skipped;
 };
-
-// Timers and drains. RESOURCE_EXHAUSTED.
-enum common_code coordinator_steps_init(struct coordinator_steps *steps, struct coordinator_core *core,
-                                        struct coordinator_cluster *cluster,
-                                        struct coordinator_sessions *sessions);
-// Ends all calls with UNAVAILABLE; frames are still to come back. Harmless before init has succeeded.
-void coordinator_steps_stop(struct coordinator_steps *steps);
-void coordinator_steps_fini(struct coordinator_steps *steps);
 
 // Of the time inside the coordinator, what it did not wait for a tree or for masses.
 static inline uint64_t coordinator_own_ns(uint64_t inside_ns, uint64_t tree_ns, uint64_t mass_ns)

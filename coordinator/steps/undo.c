@@ -2,11 +2,10 @@
 #include "coordinator/steps/undo.h"
 
 #include "common/failpoint.h"
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/repair.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/item.h"
+#include "coordinator/sync/repair.h"
 
 struct word { // one holder's
     struct coordinator_gather *gather;

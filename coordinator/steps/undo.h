@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Taking back an append that has failed. Its holders throw away what they have stored of it, and take no more of it
-// if it comes late. Only when all of them have said so does the client get its error: from then on the rows come
-// back by nothing, no restart of the coordinator either. One that cannot be told leaves the outcome open: it is told
-// when it comes back (layout_send.h), unless the coordinator ends before.
+// Taking back an append that has failed. Its holders throw away what they have stored of it, and take no more
+// of it if it comes late. Only when all of them have said so does the client get its error: from then on the
+// rows come back by nothing, no restart of the coordinator either. One that cannot be notified leaves the
+// outcome open: it is notified when it comes back (layout_send.h), unless the coordinator ends before.
 #ifndef COORDINATOR_UNDO_H
 #define COORDINATOR_UNDO_H
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/spans.h"

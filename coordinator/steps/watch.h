@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the last steps of a session looked at and where their time went, for whoever asks beside the client
+// What the last steps of a session looked at and where their time went, for callers other than the client
 // that makes them. While a SessionWatch waits, the session's next steps are looked at: their frames carry
 // traces, and once a step is answered its last row's masses are asked for, beside it. What was seen is kept,
 // a few steps a session, of a few sessions; so are the traces and masses that clients ask for themselves. A
-// session that nobody watches pays for one comparison a step.
+// session that is not watched pays for one comparison a step.
 //
 //   SessionWatch ──▶ watcher waits ──▶ steps are looked at ──▶ seen, kept ──▶ enough, or its time is over:
 //                                      (item, landing)         (watch.c)      answered (watchers.c)
@@ -36,7 +36,7 @@ struct coordinator_seen { // a step
 struct coordinator_watcher { // a call that waits
     struct coordinator_watcher *next;
     struct coordinator_session *s;
-    struct proto_request *request; // NULL: nobody waits, what is seen is kept (coordinator_watchers_look)
+    struct proto_request *request; // NULL: none waits, what is seen is kept (coordinator_watchers_look)
     struct coordinator_use *use;   // of whose tenant it counts as a watch; NULL: nobody's
     struct common_timer *timer;
     uint32_t steps, left; // wanted; still to come, of this incarnation
@@ -69,7 +69,7 @@ static inline bool coordinator_watch_wants(const struct coordinator_watch *watch
 // The session's, made when there is none. NULL: too many sessions are being watched.
 struct coordinator_watch *coordinator_watch_of(struct coordinator_steps *steps,
                                                struct coordinator_session *s);
-// A step has succeeded and is about to be answered: it is kept where somebody wants it. Its session still
+// A step has succeeded and is about to be answered: it is kept if requested. Its session still
 // counts it in `shared`.
 void coordinator_watch_step(struct coordinator_item *item, struct coordinator_session *s);
 void coordinator_watch_lane_gone(struct coordinator_lane *lane); // forgets; who waits gets NOT_FOUND

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/steps/answer.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/mass_message.h"
@@ -181,7 +181,7 @@ void coordinator_watchers_saw(struct coordinator_watch *watch, const struct coor
         next = w->next;
         if (!matches(w, seen))
             continue;
-        if (w->incarnation != seen->incarnation) { // what came before the truncate is not told any more
+        if (w->incarnation != seen->incarnation) { // what came before the truncate is no longer reported
             w->incarnation = seen->incarnation;
             w->left = w->steps;
         }

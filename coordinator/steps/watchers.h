@@ -18,7 +18,7 @@ struct coordinator_look {
 bool coordinator_watchers_look(struct coordinator_steps *steps, struct coordinator_session *s,
                                const struct coordinator_look *look);
 
-// Something was seen: who waits for it is told, when it was the last.
+// Something was seen: its waiter is notified when it was the last.
 void coordinator_watchers_saw(struct coordinator_watch *watch, const struct coordinator_seen *seen);
 void coordinator_watchers_end(struct coordinator_watch *watch, enum common_code code, const char *text);
 void coordinator_watchers_stop(struct coordinator_steps *steps); // who waits gets UNAVAILABLE

@@ -216,7 +216,7 @@ static void job_done(void *arg)
     if (b->state == BACKUP_READING)
         b->state = BACKUP_READY;
     bool freed = atomic_load(&b->freed);
-    if (freed && b->code == COMMON_OK) // its last slice had ended before: nobody may read it any more
+    if (freed && b->code == COMMON_OK) // its last slice had ended before: it may no longer be read
         failed(b, COMMON_CANCELLED, "the backup was abandoned", "ended");
     b->done(b->arg, b->code, b->text);
     if (freed)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A copy of the store as it is at one moment, made while the store is written, and read piece by piece. It is in a file
-// without a name, in the store's folder: it is gone with whoever has it, also after a crash.
+// A copy of the store as it is at one moment, made while the store is written, and read piece by piece. It is
+// in a file without a name, in the store's folder: it is gone with the process that has it, also after a
+// crash.
 //
 //   new ──▶ COPYING: 64 pages between two batches; what is written meanwhile goes into the copy, too
 //              ▼
@@ -15,7 +16,7 @@
 //   40    8  the life that made it      80     zeros; 120: XXH3 of the bytes before
 //   128      the database
 //
-// So it is no database by itself: SQLite does not open it, and nobody starts a coordinator on it unmarked.
+// So it is no database by itself: SQLite does not open it, and no coordinator starts on it unmarked.
 #ifndef COORDINATOR_BACKUP_H
 #define COORDINATOR_BACKUP_H
 
@@ -38,14 +39,15 @@ struct coordinator_backup;
 // On the loop thread, never on the caller's stack.
 typedef void (*coordinator_backup_fn)(void *arg, enum common_code code, const char *text);
 
-// Begins a copy; done runs when it is there, or has failed. RESOURCE_EXHAUSTED: another is being made, or no memory;
-// FAILED_PRECONDITION: the store is not a file.
+// Begins a copy; done runs when it is there, or has failed. RESOURCE_EXHAUSTED: another is being made, or no
+// memory; FAILED_PRECONDITION: the store is not a file.
 enum common_code coordinator_backup_new(struct coordinator_store *store, coordinator_backup_fn done,
                                         void *arg, struct coordinator_backup **out, struct common_error *err);
 // Once it is there.
 const struct coordinator_backup_facts *coordinator_backup_facts(const struct coordinator_backup *backup);
-// The piece at `offset`, a multiple of COORDINATOR_BACKUP_PIECE below the bytes: into a buffer of its own, valid until the
-// next call (coordinator_backup_piece). False: it is busy, or there is no such piece; done is not called.
+// The piece at `offset`, a multiple of COORDINATOR_BACKUP_PIECE below the bytes: into a buffer of its own,
+// valid until the next call (coordinator_backup_piece). False: it is busy, or there is no such piece; done is
+// not called.
 bool coordinator_backup_read(struct coordinator_backup *backup, uint64_t offset, coordinator_backup_fn done,
                              void *arg);
 const void *coordinator_backup_piece(const struct coordinator_backup *backup, size_t *bytes);

@@ -12,7 +12,7 @@
 #include "common/log.h"
 #include "coordinator/store/hold_file.h"
 
-#define TRIES     8 // somebody may move the file away each time
+#define TRIES     8 // the file may be moved away each time
 #define TEXT_SIZE 192
 
 struct coordinator_hold {

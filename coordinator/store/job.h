@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on the store that is done piece by piece on the store's thread, between batches (private to this room).
+// Work on the store that is done piece by piece on the store's thread, between batches (private to this
+// room).
 #ifndef COORDINATOR_STORE_JOB_H
 #define COORDINATOR_STORE_JOB_H
 
@@ -7,8 +8,8 @@
 #include "coordinator/store/sql.h"
 
 struct coordinator_store_job {
-    // The store's thread, outside of any transaction; some milliseconds at most. closing: the store waits for the end,
-    // and closes its file. True: over; always, when closing.
+    // The store's thread, outside of any transaction; some milliseconds at most. closing: the store waits for
+    // the end, and closes its file. True: over; always, when closing.
     bool (*slice)(struct coordinator_store_job *job, struct coordinator_sql *sql, bool closing);
     common_loop_fn done; // the loop thread, with the job: after the last slice, exactly once
     struct common_mail mail;

@@ -26,8 +26,9 @@ static void name_copies(const char *path)
                 name, (long long)st.st_size);
 }
 
-// A lease in the sense of fcntl(2): the kernel grants one for writing only while no other process has the file open. Where the
-// file system has none, it had no coordinators with --standby either, which it takes to have two.
+// A lease in the sense of fcntl(2): the kernel grants one for writing only while no other process has the
+// file open. Where the file system has none, it had no coordinators with --standby either, which it takes to
+// have two.
 static bool is_open_elsewhere(int fd)
 {
     if (fcntl(fd, F_SETLEASE, F_WRLCK) != 0)

@@ -13,14 +13,15 @@
 #include "common/log.h"
 #include "common/random.h"
 
-// 1: all sessions are the default tenant's. 2: it has tenants, which a coordinator that reads 1 alone must not serve: it
-// would show all sessions to everybody; or its session ids are made with a key, which such a one would take for slots that
-// are none. A new store is 2 for its key; one that was made as 1 becomes 2 with its first tenant or token.
+// 1: all sessions are the default tenant's. 2: it has tenants, which a coordinator that reads 1 alone must
+// not serve: it would show all sessions to everybody; or its session ids are made with a key, which such a
+// one would take for slots that are none. A new store is 2 for its key; one that was made as 1 becomes 2 with
+// its first tenant or token.
 #define SCHEMA_VERSION     2
 #define SCHEMA_VERSION_OLD 1
 #define APPLICATION_ID     0x62616e79 // "bany": a file that is something else is refused, not altered
 
-// In meta, of a store that was made with one: the key of its session ids (sessions/ids.h).
+// In meta, of a store that was made with one: the key of its session ids (session/ids.h).
 #define ID_KEY_0 "id_key_0"
 #define ID_KEY_1 "id_key_1"
 
@@ -50,7 +51,8 @@ static const char added_schema[] =
     "CREATE TABLE IF NOT EXISTS draining(worker TEXT PRIMARY KEY, reason BLOB NOT NULL) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS seals(session INTEGER, idx INTEGER, id INTEGER NOT NULL, seal INTEGER NOT "
     "NULL, PRIMARY KEY(session, idx)) WITHOUT ROWID;"
-    // Sessions of other tenants than the default one have their names here, and none above: they are unique in a tenant.
+    // Sessions of other tenants than the default one have their names here, and none above: they are unique
+    // in a tenant.
     "CREATE TABLE IF NOT EXISTS tenants(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);"
     "CREATE TABLE IF NOT EXISTS tokens(id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, name TEXT NOT NULL "
     "UNIQUE, access INTEGER NOT NULL, tenant INTEGER NOT NULL, created INTEGER NOT NULL, expires INTEGER NOT "
@@ -268,8 +270,8 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
         code = sql_fail(path, sql, rc, err);
         goto failed;
     }
-    // Beside the hold (hold.h), SQLite's own lock keeps programs out that take no hold, and an index of the log off
-    // the disk.
+    // Beside the hold (hold.h), SQLite's own lock keeps programs out that take no hold, and an index of the
+    // log off the disk.
     if ((rc = coordinator_sql_exec(sql, "PRAGMA locking_mode=EXCLUSIVE")) != SQLITE_OK ||
         (rc = coordinator_sql_exec(sql, "PRAGMA journal_mode=WAL")) != SQLITE_OK ||
         (rc = coordinator_sql_exec(sql, sync_full ? "PRAGMA synchronous=FULL"

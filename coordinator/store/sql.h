@@ -7,7 +7,8 @@
 
 #include <sqlite3.h>
 
-#include "coordinator/store/store.h"
+#include "common/status.h"
+#include "coordinator/store/reader.h"
 
 enum coordinator_op_kind {
     COORDINATOR_OP_META, // name: the key; a: value

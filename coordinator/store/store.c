@@ -16,7 +16,6 @@
 #include "coordinator/store/hold.h"
 #include "coordinator/store/job.h"
 #include "coordinator/store/leftover.h"
-#include "coordinator/store/restore.h"
 #include "coordinator/store/sql.h"
 
 #define COUNTER_BLOCK (UINT64_C(1) << 16)

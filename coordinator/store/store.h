@@ -16,6 +16,7 @@
 #include "common/buckets.h"
 #include "common/loop.h"
 #include "common/status.h"
+#include "coordinator/store/reader.h"
 
 struct coordinator_store;
 struct coordinator_batch;
@@ -24,44 +25,6 @@ enum coordinator_counter {
     COORDINATOR_COUNTER_GENERATION, // of session ids
     COORDINATOR_COUNTER_CHUNK,      // chunk ids
     COORDINATOR_COUNTERS
-};
-
-// A token as it is kept: what was made of it, never itself (tenants/tokens.h).
-#define COORDINATOR_TOKEN_HASH 32
-struct coordinator_token_row {
-    uint64_t id;
-    uint32_t tenant, access;               // enum proto_access
-    uint64_t created_s, expires_s, used_s; // wall clock; 0: never
-    uint8_t hash[COORDINATOR_TOKEN_HASH];  // SHA-256
-    char name[65];
-};
-
-// Called while the store opens, for everything in it: workers first, then sessions, then what refers to them.
-// False ends the opening (the callee has filled the error).
-struct coordinator_store_reader {
-    void *arg;
-    bool (*worker)(void *arg, const char *name, uint64_t instance);
-    bool (*session)(void *arg, uint64_t id, const char *name, const void *spec, size_t spec_bytes,
-                    uint64_t incarnation, uint64_t epoch, uint32_t tenant);
-    bool (*member)(void *arg, uint64_t session, const char *worker);
-    bool (*chunk)(void *arg, uint64_t session, uint32_t index, uint64_t id, bool lost, const char *holder);
-    bool (*follower)(void *arg, uint64_t session, uint32_t index, const char *holder); // after all chunks
-    bool (*seal)(void *arg, uint64_t session, uint32_t index, uint64_t seal);          // after all followers
-    bool (*range)(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count);
-    bool (*key)(void *arg, uint64_t session, uint64_t key);
-    bool (*cut)(void *arg, uint64_t session, uint64_t cut);
-    bool (*floor)(void *arg, uint64_t session, uint64_t floor);
-    bool (*draining)(void *arg, const char *worker, const void *reason, size_t reason_bytes);
-    // All tenants but the default one, then all tokens, both with `tenants` and not `arg`. May be NULL.
-    bool (*tenant)(void *tenants, uint32_t id, const char *name);
-    bool (*token)(void *tenants, const struct coordinator_token_row *row);
-    void *tenants;
-    // Quotas of tenants, with `quotas` and not `arg`. May be NULL.
-    bool (*quota)(void *quotas, uint32_t tenant, const char *name, uint64_t max);
-    void *quotas;
-    // First of all, with `arg`: the key that the store's ids of sessions are made with (sessions/ids.h). Not called where a store
-    // has none: it is of before there were such keys. May be NULL.
-    void (*id_key)(void *arg, const uint64_t key[2]);
 };
 
 // Opens or makes the file (mode 0600, its folder 0700), which this process alone has until stop (hold.h), raises the
@@ -150,7 +113,7 @@ void coordinator_batch_follower(struct coordinator_batch *batch, uint64_t sessio
 // been dropped or replaced meanwhile is left alone, and so is one with no other holder.
 void coordinator_batch_copy_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
                                  uint64_t id, const char *holder);
-// What all copies of this chunk must have (sessions/seals.h). One that has been dropped or replaced meanwhile is left
+// What all copies of this chunk must have (check/seals.h). One that has been dropped or replaced meanwhile is left
 // alone; a chunk that is put again with the same id keeps it.
 void coordinator_batch_seal(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
                             uint64_t seal);

@@ -8,8 +8,9 @@
 #define O (1u << PROTO_ACCESS_OPERATOR)
 #define A (1u << PROTO_ACCESS_ADMIN)
 
-// Read-only and user touch their own tenant's sessions alone, whatever the method: that is for the look-up of a session
-// (sessions/table.h), not for this table. Operators see what is known of all sessions, but no K, V or answers.
+// Read-only and user touch their own tenant's sessions alone, whatever the method: that is for the look-up of
+// a session (session/table.h), not for this table. Operators see what is known of all sessions, but no K, V
+// or answers.
 static const uint8_t table[PROTO_METHOD_LIMIT] = {
     [BANYAN__PB__METHOD__METHOD_HEALTH_CHECK] = R | U | O | A,
     [BANYAN__PB__METHOD__METHOD_CLUSTER_INFO] = R | U | O | A,

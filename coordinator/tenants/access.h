@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which access may call which method of clients: the one table. docs/operating/tenants.md shows it to people, and
-// tests/coordinator/tenants_test.c holds the two together.
+// Which access may call which method of clients: the one table. docs/operating/tenants.md shows it to people,
+// and tests/coordinator/tenants_test.c holds the two together.
 #ifndef COORDINATOR_ACCESS_H
 #define COORDINATOR_ACCESS_H
 
@@ -16,7 +16,8 @@ bool coordinator_access_known(uint32_t method);
 // Without what the call says: an append is more than an attend (coordinator_access_permits).
 bool coordinator_access_allows(enum proto_access access, uint32_t method);
 
-// Whether who asks may have this done. PERMISSION_DENIED with a sentence. Daemons: always, their roles were looked at.
+// Whether who asks may have this done. PERMISSION_DENIED with a sentence. Daemons: always, their roles were
+// looked at.
 enum common_code coordinator_access_permits(const struct proto_request *request, struct common_error *err);
 
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each tenant has in use, and what it may have (docs/operating/quotas.md). What would be more is refused with
-// RESOURCE_EXHAUSTED and the reason QUOTA before anything is done; what is there stays when a quota is lowered below it.
+// What each tenant has in use, and what it may have (docs/operating/quotas.md). What would be more is refused
+// with RESOURCE_EXHAUSTED and the reason QUOTA before anything is done; what is there stays when a quota is
+// lowered below it.
 //
 //   bytes            room of its sessions' chunks, placed or being placed: K, V and tables, times the copies asked for
 //   sessions         that are there, or being made
@@ -61,19 +62,19 @@ void coordinator_quotas_reader(struct coordinator_quotas *quotas, struct coordin
 // The tenant's, made when there is none.
 struct coordinator_use *coordinator_use_of(struct coordinator_quotas *quotas, uint32_t tenant);
 
-// One quota from now on; the store has it. max: at most COORDINATOR_RATE_MOST of STEPS_PER_S. A bucket of a rate that is
-// set is full.
+// One quota from now on; the store has it. max: at most COORDINATOR_RATE_MOST of STEPS_PER_S. A bucket of a
+// rate that is set is full.
 void coordinator_quota_set(struct coordinator_use *use, enum coordinator_quota_kind kind, uint64_t max,
                            uint64_t now_ns);
 
 bool coordinator_quota_fits(const struct coordinator_use *use, enum coordinator_quota_kind kind, uint64_t n);
 
-// Takes n more, or none: RESOURCE_EXHAUSTED with words that say which quota, how much is used, and what to do. Not
-// for STEPS_PER_S.
+// Takes n more, or none: RESOURCE_EXHAUSTED with words that say which quota, how much is used, and what to
+// do. Not for STEPS_PER_S.
 enum common_code coordinator_quota_take(struct coordinator_use *use, enum coordinator_quota_kind kind,
                                         uint64_t n, struct proto_status *status);
-// The same of n steps, which count in flight and against the rate: both, or none. status->retry_ns: when the rate
-// would let them.
+// The same of n steps, which count in flight and against the rate: both, or none. status->retry_ns: when the
+// rate would let them.
 enum common_code coordinator_quota_take_steps(struct coordinator_use *use, uint64_t n, uint64_t now_ns,
                                               struct proto_status *status);
 // What is there already, or cannot be refused.

@@ -12,7 +12,8 @@
 
 struct common_metrics;
 
-// To whom: operators and admins are told of all tenants, others of their own, access NONE of none. False: out of memory.
+// To whom: operators and admins are told of all tenants, others of their own, access NONE of none. False: out
+// of memory.
 bool coordinator_quota_metrics_put(const struct coordinator_quotas *quotas, const struct proto_identity *who,
                                    struct common_metrics *table);
 

@@ -5,8 +5,8 @@
 
 #include "coordinator/tenants/quota.h"
 
-// Handlers (proto_method.handle), for whom access.c lets. set: applied when the store has it. show: all tenants for operators and
-// admins, their own for others.
+// Handlers (proto_method.handle), for whom access.c lets. set: applied when the store has it. show: all
+// tenants for operators and admins, their own for others.
 void coordinator_handle_quota_set(struct coordinator_quotas *quotas, struct proto_request *request);
 void coordinator_handle_quota_show(struct coordinator_quotas *quotas, struct proto_request *request);
 

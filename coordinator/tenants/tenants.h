@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room of tenants: who may be a client of this cluster, and as whom (docs/operating/tenants.md). It stands on the
-// store and knows no session.
+// The room of tenants: who may be a client of this cluster, and as whom (docs/operating/tenants.md). It
+// stands on the store and has no notion of sessions.
 //
 //   tenants.c   the table of tenants: id and name
 //   tokens.c    tokens: made once, kept as SHA-256, looked up by it
 //
-// A tenant is a name for sessions that belong together. The default one has id 0 and is always there; the others are
-// made by the first token that is made for them, and stay. Their ids are small and never given twice.
+// A tenant is a name for sessions that belong together. The default one has id 0 and is always there; the
+// others are made by the first token that is made for them, and stay. Their ids are small and never given
+// twice.
 #ifndef COORDINATOR_TENANTS_H
 #define COORDINATOR_TENANTS_H
 
@@ -50,8 +51,8 @@ const struct coordinator_tenant *coordinator_tenant_named(const struct coordinat
 const char *coordinator_tenant_name(const struct coordinator_tenants *tenants,
                                     uint32_t id); // "": there is none
 
-// The one with this name, which is right (proto_tenant_name_ok); made where there is none, and put in the batch then.
-// RESOURCE_EXHAUSTED: too many.
+// The one with this name, which is right (proto_tenant_name_ok); made where there is none, and put in the
+// batch then. RESOURCE_EXHAUSTED: too many.
 enum common_code coordinator_tenant_make(struct coordinator_tenants *tenants, const char *name,
                                          struct coordinator_batch *batch, uint32_t *id,
                                          struct common_error *err);

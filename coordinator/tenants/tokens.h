@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens by which clients show who they are. A token is "bt_" and 43 characters of base64url: 256 random bits. It is
-// shown once, when it is made; what is kept is its SHA-256, by which it is looked up: how long a look-up takes tells of
-// the hash of what was presented, which whoever presents it knows, and of nothing that is kept.
+// Tokens by which clients show who they are. A token is "bt_" and 43 characters of base64url: 256 random
+// bits. It is shown once, when it is made; what is kept is its SHA-256, by which it is looked up: how long a
+// look-up takes reveals only the hash of what was presented, which the caller has, and nothing that is kept.
 #ifndef COORDINATOR_TOKENS_H
 #define COORDINATOR_TOKENS_H
 
@@ -21,7 +21,7 @@ struct coordinator_token {
     struct coordinator_token *next; // in its bucket
     struct coordinator_token_row row;
     uint64_t written_s; // row.used_s as the store has it
-    bool ready;         // the store has it, and nobody is about to revoke it
+    bool ready;         // the store has it, and it is not being revoked
     bool expired;       // and its links were closed
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls the audit log records, and what it says of each: one table (calls.c). Keys and values, tokens and tickets
-// are never in it. Pure.
+// Which calls the audit log records, and what it says of each: one table (calls.c). Keys and values, tokens
+// and tickets are never in it. Pure.
 #ifndef COORDINATOR_TRAIL_CALLS_H
 #define COORDINATOR_TRAIL_CALLS_H
 
@@ -23,7 +23,8 @@ struct coordinator_trail_call {
     uint64_t session; // 0: none, or it is not known yet
 };
 
-// `asked` is the call's body, as its method says; `reply` its answer's, NULL: it has failed, or is not answered yet.
+// `asked` is the call's body, as its method says; `reply` its answer's, NULL: it has failed, or is not
+// answered yet.
 struct coordinator_trail_call coordinator_trail_call(uint32_t method, const ProtobufCMessage *asked,
                                                      const ProtobufCMessage *reply);
 // The few arguments that are recorded.

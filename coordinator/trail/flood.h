@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// So that nobody fills the disk with tries that are refused: in a window of time a few records stand for themselves, of
-// one host at most half of them, and what comes above is counted. As long as that goes on, each window is twice as long
-// as the one before, up to 64 s: a flood that never ends makes 17 records in 64 s. Pure.
+// Keeps refused attempts from filling the disk: in a window of time a few records stand for themselves, of
+// one host at most half of them, and what comes above is counted. As long as that goes on, each window is
+// twice as long as the one before, up to 64 s: a flood that never ends makes 17 records in 64 s. Pure.
 #ifndef COORDINATOR_TRAIL_FLOOD_H
 #define COORDINATOR_TRAIL_FLOOD_H
 
@@ -28,7 +28,8 @@ struct coordinator_trail_flood { // all zero: quiet
 // Whether one of this peer ("NAME@ADDRESS:PORT") is recorded; false: it was counted.
 bool coordinator_trail_flood_admits(struct coordinator_trail_flood *flood, const char *peer, uint64_t now_ns);
 
-// How many were counted in a window that is over, or in any with `end`; 0: none. To be called several times a second.
+// How many were counted in a window that is over, or in any with `end`; 0: none. To be called several times a
+// second.
 uint64_t coordinator_trail_flood_over(struct coordinator_trail_flood *flood, uint64_t now_ns, bool end);
 
 // Where the address begins in what names a peer.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers that wait for their records to be in the audit log (docs/operating/audit.md). Each one leaves once, whatever
-// becomes of the disk: with its record, at its time, or at the stop.
+// Answers that wait for their records to be in the audit log (docs/operating/audit.md). Each one leaves once,
+// whatever becomes of the disk: with its record, at its time, or at the stop.
 #ifndef COORDINATOR_TRAIL_KEPT_H
 #define COORDINATOR_TRAIL_KEPT_H
 
@@ -15,8 +15,8 @@ struct coordinator_trail_kept; // opaque
 
 enum common_code coordinator_trail_kept_new(struct common_loop *loop, struct coordinator_trail_kept **out);
 
-// Keeps an answer until record `number` is written, at most until due_ns. `must`: without its record it fails, also where
-// `number` is 0: that record is lost already. `trouble` is for its error, and copied.
+// Keeps an answer until record `number` is written, at most until due_ns. `must`: without its record it
+// fails, also where `number` is 0: that record is lost already. `trouble` is for its error, and copied.
 void coordinator_trail_kept_add(struct coordinator_trail_kept *kept, struct proto_request *request,
                                 uint64_t number, uint64_t due_ns, bool must, const char *trouble);
 

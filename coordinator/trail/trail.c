@@ -121,7 +121,7 @@ static void put_self(struct coordinator_trail *trail, struct common_trail_body *
     common_trail_put_shut(body);
 }
 
-// What a peer says that it is called; nothing where it says nothing.
+// What a peer says that it is called; nothing if it gives none.
 static void put_name(struct common_trail_body *body, const char *key, const char *peer)
 {
     const char *address = coordinator_trail_address(peer);
@@ -212,7 +212,8 @@ bool coordinator_trail_answered(struct coordinator_trail *trail, struct proto_re
                                 enum common_code code, const ProtobufCMessage *reply)
 {
     uint32_t method = proto_request_method(request);
-    // Without a body it has reached no handler. Of those it says who was not allowed to call; the rest says `refusing`.
+    // Without a body it has reached no handler. Of those it says who was not allowed to call; the rest says
+    // `refusing`.
     const ProtobufCMessage *asked = proto_request_message(request)->body;
     bool denied = code == COMMON_PERMISSION_DENIED && coordinator_trail_knows(method);
     if (!trail || (!asked && !denied))
@@ -269,11 +270,11 @@ void coordinator_trail_refusing(struct coordinator_trail *trail, enum proto_refu
 {
     static const char *const names[PROTO_REFUSALS] = {
         [PROTO_REFUSED_CONNECTION] = "refused.connection", [PROTO_REFUSED_TOKEN] = "refused.token"};
-    // A call that is not for its caller is answered: `answered` knows who that was.
+    // A call that is not for its caller is answered: `answered` has who that was.
     if (!trail || !names[refusal] || !admits(trail, FLOOD_REFUSED, peer))
         return;
     struct common_trail_body *body = begin(trail);
-    common_trail_put_open(body, "who"); // nobody that is known
+    common_trail_put_open(body, "who"); // unknown
     put_name(body, "says", peer);
     common_trail_put_shut(body);
     common_trail_put_text(body, "from", coordinator_trail_address(peer));

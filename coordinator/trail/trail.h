@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's audit log (docs/operating/audit.md; --audit-log): who has changed what, when, from where, and with which
-// result. "trail" in the code: "audit" is the name of steps that are computed again (steps/audit.h).
+// The coordinator's audit log (docs/operating/audit.md; --audit-log): who has changed what, when, from where,
+// and with which result. "trail" in the code: "audit" is the name of steps that are computed again
+// (steps/audit.h).
 //
 //   server: answered, refusing ──▶ calls.h: what is recorded ──▶ flood.h: tries that were refused ──▶ common/trail_writer.h
 //   events.h: workers, the coordinator's own acts ──────────────────────────────────────────────────▶       │
 //                            answer ◀── kept.h: answers that wait for their records ◀── written ────────────┘
 //
-// A record is in the file before the answer leaves, as long as the disk answers. The loop never waits for it. All
-// functions take NULL for a trail: nothing is recorded then. Everything is for the loop thread.
+// A record is in the file before the answer leaves, as long as the disk answers. The loop never waits for it.
+// All functions take NULL for a trail: nothing is recorded then. Everything is for the loop thread.
 #ifndef COORDINATOR_TRAIL_TRAIL_H
 #define COORDINATOR_TRAIL_TRAIL_H
 
@@ -22,13 +23,13 @@
 
 struct coordinator_trail;
 
-// Opens the file of core->options.audit_log, and hears of the events of `core` from now on. NULL is no failure: there is
-// to be none. Codes of common_trail_open.
+// Opens the file of core->options.audit_log, and hears of the events of `core` from now on. NULL is no
+// failure: there is to be none. Codes of common_trail_open.
 enum common_code coordinator_trail_new(struct coordinator_core *core,
                                        const struct coordinator_tenants *tenants,
                                        struct coordinator_trail **out, struct common_error *err);
-// At a stop: waits for what is to be written, two seconds at most in all, and lets answers that wait leave. From now on none
-// waits any more.
+// At a stop: waits for what is to be written, two seconds at most in all, and lets answers that wait leave.
+// From now on none waits any more.
 void coordinator_trail_flush(struct coordinator_trail *trail);
 void coordinator_trail_stop(
     struct coordinator_trail *trail); // the last record: that the coordinator has stopped
@@ -40,11 +41,12 @@ bool coordinator_trail_answered(struct coordinator_trail *trail, struct proto_re
 void coordinator_trail_refusing(struct coordinator_trail *trail, enum proto_refusal refusal, const char *peer,
                                 const char *why);
 
-// With --audit-required, where nothing can be recorded: answers a call that would change something, and says true.
+// With --audit-required, where nothing can be recorded: answers a call that would change something, and says
+// true.
 bool coordinator_trail_refuses(struct coordinator_trail *trail, struct proto_request *request);
 
-// Several times a second: what was counted of a flood; another try where nothing could be written; now and then the
-// head of the chain, for the log.
+// Several times a second: what was counted of a flood; another try where nothing could be written; now and
+// then the head of the chain, for the log.
 void coordinator_trail_tick(struct coordinator_trail *trail, uint64_t now_ns);
 
 // SIGHUP: the file was moved away.

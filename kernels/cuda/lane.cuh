@@ -23,7 +23,7 @@ LANE_DEVICE char *lane_shared()
     return reinterpret_cast<char *>(lane_shared_memory);
 }
 
-// Tells the compiler that an address is one of global memory.
+// Marks an address as one of global memory for the compiler.
 template <class T> LANE_DEVICE T *lane_global(T *p)
 {
     return static_cast<T *>(__cvta_global_to_generic(reinterpret_cast<uint64_t>(p)));

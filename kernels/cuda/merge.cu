@@ -13,7 +13,7 @@ LANE_DEVICE void merge_add(float x, float &sum, float &rest)
 {
     float next = sum + x;
     float lost = fabsf(sum) >= fabsf(x) ? (sum - next) + x : (x - next) + sum;
-    rest += number_finite(next) ? lost : 0.0f; // inf - inf is nobody's error
+    rest += number_finite(next) ? lost : 0.0f; // inf - inf is no error
     sum = next;
 }
 

@@ -93,9 +93,9 @@ LANE_DEVICE float number_near(float x)
     return number_cut(__uint_as_float(__float_as_uint(x) + 0x8000u));
 }
 
-// As number_split<true>, and tells what three parts do not hold: the last 16 bits of what is returned are not
-// zero where a number is so small (below 2^-109) that its last bits are no bfloat16. `near`: the first two
-// parts are the nearest, not cut, so the second and third are half as large, and of either sign.
+// As number_split<true>, and returns what three parts do not hold: the last 16 bits of what is returned are
+// not zero where a number is so small (below 2^-109) that its last bits are no bfloat16. `near`: the first
+// two parts are the nearest, not cut, so the second and third are half as large, and of either sign.
 template <bool near> LANE_DEVICE uint32_t number_split_all(float x, float y, uint32_t *parts)
 {
     float xs[3] = {x, 0, 0}, ys[3] = {y, 0, 0};
@@ -126,7 +126,7 @@ template <int type, bool across = false> LANE_DEVICE uint2 number_widen(uint32_t
     return make_uint2(lane_fp8_widen(codes & 0xffffu), lane_fp8_widen(codes >> 16));
 #else
     // The same bits with an exponent of bias 15 are 2^-8 of the number, subnormal ones included. NaN comes
-    // out wrong: number_fp8_nan() tells.
+    // out wrong: number_fp8_nan() finds out.
     uint32_t a = __byte_perm(codes, 0, across ? 0x2404 : 0x1404),
              b = __byte_perm(codes, 0, across ? 0x3414 : 0x3424);
     return make_uint2(lane_f16x2_mul((a & 0x80008000u) | (a >> 1 & 0x3f803f80u), 0x5c005c00u),

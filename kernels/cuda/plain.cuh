@@ -80,7 +80,7 @@ LANE_DEVICE void plain_block(const task &t, const cuda_run *run, uint32_t row0, 
         st.o[i] = fmaf(st.o[i], fade, sum[i]);
 }
 
-// What kernels/partial.h asks of who computes a partial: all weights zero is s = -0, or NaN beside a NaN in
+// What kernels/partial.h requires of a partial: all weights zero is s = -0, or NaN beside a NaN in
 // o.
 LANE_DEVICE void plain_close(plain_state &st, uint32_t v_dim)
 {

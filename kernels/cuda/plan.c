@@ -8,10 +8,10 @@
 // ROUND_FLOATS. All are rules of the item alone.
 //
 // Blocks of threads: one a task (and some for tasks to come). Where tasks are short, of no more than
-// SHORT_BLOCKS blocks of keys, and more than the device holds blocks of threads, as many as it holds: each computes
-// every n-th task, and asks for the next one's keys while it ends this one, where memory would wait for a task's
-// begin and end (docs/GPU.md). Long tasks stay with a block each: the device then gives the next task to whoever is
-// ready.
+// SHORT_BLOCKS blocks of keys, and more than the device holds blocks of threads, as many as it holds: each
+// computes every n-th task, and asks for the next one's keys while it ends this one, where memory would wait
+// for a task's begin and end (docs/GPU.md). Long tasks stay with a block each: the device then gives the next
+// task to the block that is ready.
 //
 // So the workspace has a bound that no context raises: ROUND_FLOATS, or the partials of one unit of an item,
 // which are no more than its answer and as much again. Which items share a pass depends on the step, and no
@@ -308,7 +308,8 @@ uint32_t cuda_plan_grid(const struct cuda_plan_pass *pass, uint32_t class_index,
     const uint32_t tasks = pass->header.classes[class_index].tasks;
     if (resident == 0 || tasks <= resident || pass->longest[class_index] > SHORT_BLOCKS)
         return cuda_plan_round_grid(tasks);
-    // Whoever goes on keeps a bit a task, and grids are rounded up: a session that grows keeps its shape
+    // A continued session keeps a bit per task, and grids are rounded up: a session that grows keeps its
+    // shape
     const uint32_t least = cuda_plan_round_grid((tasks + CUDA_TASKS_MOST - 1) / CUDA_TASKS_MOST);
     return resident > least ? resident : least;
 }

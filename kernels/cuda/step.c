@@ -373,7 +373,7 @@ enum common_code cuda_step_submit(struct kernels_device *device, const struct ke
     slot->done = done;
     slot->arg = arg;
     cudaError_t error = slot_start(device, slot, sink);
-    if (error == cudaErrorMemoryAllocation) // half a step may be on the stream: nobody knows where it ends
+    if (error == cudaErrorMemoryAllocation) // half a step may be on the stream: its end is unknown
         error = cudaErrorLaunchFailure;
     code = cuda_device_check(device, error, "a step", err);
     if (code != COMMON_OK)

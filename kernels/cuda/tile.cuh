@@ -320,7 +320,7 @@ LANE_DEVICE void tile_values(const char *v, const uint2 (&w)[tile_shape<type, di
     }
 }
 
-// The pair in column i of tile n of this warp. Columns past the last pair repeat it, with q = 0: nobody reads
+// The pair in column i of tile n of this warp. Columns past the last pair repeat it, with q = 0: not read
 // them.
 template <class S> LANE_DEVICE uint32_t tile_pair(const task &t, uint32_t thread, int n, int i)
 {
@@ -552,7 +552,7 @@ template <int type, int dim, int width> LANE_DEVICE uint32_t tile_tie(const tile
     return tie;
 }
 
-// What starts anew with each task.
+// State that each task resets.
 template <int type, int dim, int width>
 LANE_DEVICE void tile_begin(const cuda_launch &launch, const task &t, uint32_t thread, const uint2 *q,
                             const float *scales, tile_lane<type, dim, width> &st)
@@ -622,8 +622,8 @@ LANE_DEVICE void tile_ask(tile_task *kept, uint32_t turn, tile_walk &walk, const
     }
 }
 
-// Blocks of threads of kernels with `goes_on` compute tasks b, b + gridDim.x, ...; all others compute task b alone.
-// A task's bits have nothing to do with who computes it, or after which.
+// Blocks of threads of kernels with `goes_on` compute tasks b, b + gridDim.x, ...; all others compute task b
+// alone. A task's bits do not depend on which block computes it, or after which task.
 //
 // Copies at the border of two tasks. Every turn of a ring commits one group, with copies or without, and uses one
 // stage, at a border, too. So a lane's youngest stages - 1 groups are those of the stages ahead; the wait at the

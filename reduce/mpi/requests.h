@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests under way, side by side as MPI_Testsome wants them.
+// Requests in progress, side by side as MPI_Testsome takes them.
 #ifndef REDUCE_MPI_REQUESTS_H
 #define REDUCE_MPI_REQUESTS_H
 

@@ -6,7 +6,7 @@
 //                  └──forgotten, or its time is over──▶ ORPHAN ──MPI lets go of it──▶ gone
 //
 // Receives are posted before the frame goes, so whatever comes unexpected is of a step that was given up: it
-// is taken and thrown away, or its sender would keep it for ever.
+// is taken and thrown away, or its sender would keep it forever.
 #include "reduce/mpi/world.h"
 
 #include <assert.h>
@@ -105,7 +105,7 @@ static void world_lose(int mpi_code, const char *what)
     MPI_Error_string(mpi_code, text, &len);
     common_error_set(&world.why, COMMON_UNAVAILABLE, "%s: %.200s", what, text);
     world.lost = true;
-    look_now(); // whoever waits is told from there
+    look_now(); // waiters are notified from there
 }
 
 static bool worked(int mpi_code, const char *what)
@@ -207,7 +207,7 @@ void mpi_world_forget(struct reduce_parcel *parcel)
     schedule(now);
 }
 
-// What nobody expects (any more).
+// What is not (or no longer) expected.
 static void world_drain(void)
 {
     int found = 1, count;
@@ -344,7 +344,7 @@ static void on_poll(evutil_socket_t fd, short what, void *arg)
 void mpi_world_look(void)
 {
     if (world.launch.crowded)
-        return; // whoever turns here keeps others from computing: the doorbell wakes us
+        return; // a spinning thread keeps others from computing: the doorbell wakes us
     world.look_until_ns = common_clock_ns() + LOOK_NS;
     if (world.receives.n + world.sends.n > 0)
         look_now();

@@ -44,9 +44,9 @@ struct nccl_args {
 };
 
 // What ranks agree on before they add: floats, in this order, each the largest of all ranks.
-//     top[pairs]       m of who has mass, else -inf
-//     seen[pairs]      1 where somebody saw keys without mass
-//     unknown[pairs]   1 where somebody's partial is NaN
+//     top[pairs]       m of ranks with mass, else -inf
+//     seen[pairs]      1 if a rank saw keys without mass
+//     unknown[pairs]   1 if a rank's partial is NaN
 //     proof[8]         four numbers of the tag, and their negatives: equal on all ranks, or the step is not
 //     one
 #define NCCL_PROOFS 8u

@@ -5,7 +5,7 @@
 //          └──────────────── it fails, or is released ───────▲
 //
 // It asks the device instead of waiting in it, since an operation whose peers are gone never ends by itself,
-// and nobody may be inside NCCL when the communicator is aborted.
+// and no thread may be inside NCCL when the communicator is aborted.
 #include "reduce/nccl/comm_private.h"
 
 #include <assert.h>
@@ -67,7 +67,7 @@ static void tell_change(void *arg) // on the loop
 {
     struct nccl_comm *comm = arg;
     pthread_mutex_lock(&comm->lock);
-    comm->telling = false; // a change from here on is told anew
+    comm->telling = false; // a change from here on is reported again
     pthread_mutex_unlock(&comm->lock);
     if (!comm->released && comm->options.changed)
         comm->options.changed(comm->options.arg);
@@ -93,7 +93,7 @@ void nccl_comm_hand_back(struct nccl_comm *comm, struct nccl_work *work)
 {
     work->comm = comm;
     if (comm->released && comm->holders == 0)
-        nccl_work_free(work); // whoever gave it is gone, and perhaps the loop
+        nccl_work_free(work); // its giver is gone, and perhaps the loop
     else
         mail_to_loop(comm, &work->mail, work_over, work);
 }

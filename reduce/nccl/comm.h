@@ -81,12 +81,12 @@ struct nccl_comm_options {
 // Starts to form it. NULL: out of memory or threads, or there are NCCL_COMMS_MAX.
 struct nccl_comm *nccl_comm_new(const struct nccl_comm_options *options);
 
-// Rank 0: the others have been told of the id, and it may wait for them.
+// Rank 0: the id has been sent to the others, and it may wait for them.
 void nccl_comm_go(struct nccl_comm *comm);
 // Ends it: operations under way are aborted, `changed` is not called any more. It goes when the device has
-// let go of its memory and nobody holds it. Works that were given come back all the same, while it is held.
+// released its memory and nothing holds it. Works that were given come back all the same, while it is held.
 void nccl_comm_release(struct nccl_comm *comm); // NULL is allowed
-// Whoever has a work of it that is not over holds it.
+// A work that is not over holds it.
 void nccl_comm_hold(struct nccl_comm *comm);
 void nccl_comm_drop(struct nccl_comm *comm);
 // It is to be BROKEN, for that reason. Its thread sees to that: until then its state is READY.

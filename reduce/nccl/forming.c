@@ -6,7 +6,7 @@
 //                 │      │       │             measures them on rank 0
 //                 │      │       └─ all ranks, in any order, within patience; NCCL connects within the first
 //                 │      │          calls, so a member may be missed there, too
-//                 │      └─ rank 0: once the others have been told of the id
+//                 │      └─ rank 0: once the id has been sent to the others
 //                 └─ rank 0 makes it, the others have it from a frame
 #include <inttypes.h>
 #include <stdio.h>
@@ -55,7 +55,7 @@ static enum common_code comm_join(struct nccl_comm *comm, struct common_error *e
     memcpy(id.internal, comm->id, sizeof id.internal);
     config.blocking = 0;
     config.minCTAs = 1;
-    config.maxCTAs = 4;        // messages are small, and attention wants the multiprocessors
+    config.maxCTAs = 4;        // messages are small, and attention needs the multiprocessors
     config.cgaClusterSize = 0; // each block where there is room, not all of them beside each other at once
     ncclResult_t result =
         nccl.CommInitRankConfig(&room->comm, (int)room->ranks, id, (int)room->rank, &config);

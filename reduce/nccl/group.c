@@ -9,7 +9,7 @@
 //       │
 //     the tree is done: statuses, coverage, digests ──▶ not rank 0: done
 //       │                                               rank 0: done when the numbers are there, too
-//     cancelled, or nothing to give: an absence is given, so that nobody waits for this rank
+//     cancelled, or nothing to give: an absence is given, so that no rank waits for this one
 //
 // A rank that never saw the frame can give nothing: the answers count who took its place, and where one is
 // missing rank 0 gives the communicator up and forms another.
@@ -30,7 +30,7 @@
 #include "reduce/nccl/quiet.h"
 #include "reduce/tree.h"
 
-// How long rank 0 waits before it forms a communicator anew: at first a tenth of its patience.
+// How long rank 0 waits before it forms a communicator again: at first a tenth of its patience.
 #define AGAIN_MOST_NS (60 * COMMON_NS_PER_S)
 #define AGAIN_FIRST   10u
 #define FAILURES_MOST 5u                 // in a row, in this process: then the engine is lost
@@ -198,7 +198,7 @@ static void comm_form(struct nccl_group *group, uint64_t generation, const uint8
         group_set_state(group, NCCL_GROUP_FORMING);
 }
 
-// Rank 0: forms one when there is none, or anew when it is broken and some time has passed.
+// Rank 0: forms one when there is none, or again when it is broken and some time has passed.
 static void group_lead(struct nccl_group *group)
 {
     uint64_t now = common_clock_ns(), generation = 0;
@@ -231,8 +231,8 @@ static bool is_member(const struct nccl_group *group, uint64_t generation)
 }
 
 // Rank 0: what the answers to a frame that named the communicator say of it. Their `generation` is its own
-// where every rank is in it and wants operations; `joined` counts ranks that are in it, or, of a frame with an
-// operation, that took their place.
+// where every rank is in it and wants operations; `joined` counts ranks that are in it, or, of a frame with
+// an operation, that took their place.
 static void hear_members(struct nccl_group *group, const struct nccl_op *op,
                          const struct proto_step_result *result)
 {
@@ -246,11 +246,11 @@ static void hear_members(struct nccl_group *group, const struct nccl_op *op,
         group_set_state(group, NCCL_GROUP_TOLD); // by stream, until they say so again
         group->ready_ns = 0;
     } else if (group->state == NCCL_GROUP_TOLD && result->joined == group->n) {
-        group->ready_ns = 0; // nobody is missing
+        group->ready_ns = 0; // none is missing
     }
 }
 
-// Rank 0: what the order of operations is, nobody knows any more.
+// Rank 0: the order of operations is no longer known.
 static void give_up(struct nccl_group *group, struct nccl_comm *comm, const char *why)
 {
     if (comm == group->comm && group->state == NCCL_GROUP_ALL_IN)
@@ -260,7 +260,7 @@ static void give_up(struct nccl_group *group, struct nccl_comm *comm, const char
 
 // ---- ending -------------------------------------------------------------------------------------
 
-// This rank has no part in it: nobody is to wait.
+// This rank has no part in it: none must wait.
 static void give_absence(struct nccl_op *op)
 {
     if (!op->work || op->work->given)
@@ -383,7 +383,7 @@ static void work_done(void *arg, struct nccl_work *work)
         return;
     }
     if (work->code == COMMON_OK || !root)
-        return; // whether all took part, rank 0 knows
+        return; // rank 0 checks whether all took part
     if (work->code == COMMON_FAILED_PRECONDITION && op->state == NCCL_OP_TREE)
         return; // the answers will say why a rank had no part
     size_t len = (size_t)snprintf(text, sizeof text, "step %" PRIu64 ": %.150s", op->step.step, work->text);
@@ -448,7 +448,7 @@ static bool make_work(struct nccl_op *op, size_t bytes)
     return true;
 }
 
-// Rank 0: the frame tells the others how to join.
+// Rank 0: the frame carries how to join.
 static void group_invite(struct nccl_group *group, enum nccl_comm_state state, struct proto_collective *say)
 {
     const uint8_t *id = nccl_comm_id(group->comm);
@@ -517,8 +517,8 @@ static enum common_code group_begin(struct reduce_group *base, const struct prot
     enum common_code code = reduce_tree_begin(group->tree, &op->step, tree_done, op, &op->tree, err);
     if (code != COMMON_OK) {
         if (group->self > 0) {
-            give_absence(op); // others have heard of it
-        } else {              // nobody has
+            give_absence(op); // others have received it
+        } else {              // no one has
             nccl_work_free(op->work);
             op->work = NULL;
         }
@@ -572,7 +572,7 @@ static void group_contribute(struct reduce_op *base, const struct reduce_local *
 static void group_cancel(struct reduce_op *base)
 {
     struct nccl_op *op = (struct nccl_op *)base;
-    if (op->numbers && op->tree && reduce_tree_unsent(op->tree)) // whoever is not told cannot take its place
+    if (op->numbers && op->tree && reduce_tree_unsent(op->tree)) // a rank without the frame cannot join
         nccl_comm_break(op->comm, "a frame was not sent");
     if (op->tree)
         reduce_tree_cancel(op->tree); // ends in tree_done

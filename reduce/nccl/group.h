@@ -3,7 +3,7 @@
 //
 // Rank 0 decides for each step how its partials come up, and says so in the frame: in the answers, as with
 // `stream`, or as an operation of the communicator, with its place in their order. It takes the communicator
-// when all ranks have said that they are in it; until then, while one is formed anew, for steps that are too
+// when all ranks have said that they are in it; until then, while one is formed again, for steps that are too
 // large or come too fast, it is `stream`. The id travels in the frames.
 #ifndef REDUCE_NCCL_GROUP_H
 #define REDUCE_NCCL_GROUP_H

@@ -24,7 +24,8 @@ _Static_assert(sizeof(struct nccl_tag) == NCCL_TAG_BYTES, "blocks are laid out b
 
 #define BLOCKS_MAX ((size_t)64 << 20) // of all ranks' blocks on rank 0
 
-// A thread of NCCL's makes each call: started, it takes some tens of microseconds, connecting some milliseconds.
+// A thread of NCCL's makes each call: started, it takes some tens of microseconds, connecting some
+// milliseconds.
 #define SETTLE_SPIN_NS (200 * COMMON_NS_PER_US)
 #define SETTLE_NAP_US  20u
 #define SETTLE_MOST_US 1000u
@@ -102,7 +103,7 @@ static cudaError_t lane_init(const struct nccl_room *room, struct nccl_lane *lan
 }
 
 // A kernel is loaded when it is first used, which may wait for the device: behind an operation whose peer is
-// gone that would be for ever, inside of CUDA, where nothing can abort it.
+// gone that would be forever, inside CUDA, where nothing can abort it.
 static cudaError_t load_kernels(void)
 {
     const struct cuda_kernel *const all[] = {&nccl_kernel_merge, &nccl_kernel_agree, &nccl_kernel_scale,
@@ -175,8 +176,8 @@ static void *abort_comm(void *comm)
 void nccl_room_abort(struct nccl_room *room)
 {
     pthread_t thread;
-    // Abort tells the device first, then waits for graphs that hold operations; destroying these may wait for
-    // the device. So both at once.
+    // Abort signals the device first, then waits for graphs that hold operations; destroying these may wait
+    // for the device. So both at once.
     bool aside = room->comm && pthread_create(&thread, NULL, abort_comm, room->comm) == 0;
     for (uint32_t i = 0; i < NCCL_LANES; i++) {
         for (uint32_t g = 0; g < NCCL_GRAPHS; g++) {

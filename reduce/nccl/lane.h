@@ -13,7 +13,7 @@
 
 #define NCCL_GRAPHS 8u // shapes that a lane remembers
 
-// What a lane knows of a shape. The first operation of a shape goes without a graph, the second makes it.
+// What a lane keeps for a shape. The first operation of a shape goes without a graph, the second makes it.
 //
 //     FREE ──first of its shape──▶ SEEN ──second──▶ CAPTURED
 //                                   ▲──────────────────┘  the oldest of all: taken for another shape
@@ -48,7 +48,7 @@ struct nccl_room {
 
 // Sets device, rank, ranks, patience and stop before. RESOURCE_EXHAUSTED, UNAVAILABLE.
 enum common_code nccl_room_init(struct nccl_room *room, struct common_error *err);
-// Aborts the communicator, so that the device lets go of what waits for other ranks. Nobody else is inside
+// Aborts the communicator, so that the device releases what waits for other ranks. No other thread is inside
 // NCCL with it.
 void nccl_room_abort(struct nccl_room *room);
 void nccl_room_fini(struct nccl_room *room); // waits for the stream; no communicator is left

@@ -119,8 +119,9 @@ static void set_environment(const char *worker)
                0); // several ranks may use one device where they seem to be on several hosts
     // Sums of all-reduce in the order of its tree: the same bits each time
     setenv("NCCL_ALGO", nccl.version >= 22400 ? "allreduce:tree" : "Tree", 0);
-    setenv("NCCL_RAS_ENABLE", "0", 0); // a listener that nobody asked for
-    // Buffers of a graph would be made known to the peers, who must take part in that, for nothing at these sizes
+    setenv("NCCL_RAS_ENABLE", "0", 0); // a listener that was not requested
+    // Buffers of a graph would be made known to the peers, who must take part in that, for nothing at these
+    // sizes
     setenv("NCCL_GRAPH_REGISTER", "0", 0);
 }
 
@@ -158,8 +159,8 @@ static enum common_code module_join(const struct reduce_module_self *self, struc
     if (code != COMMON_OK)
         return code;
     set_environment(self->worker);
-    // Any workers with the same library, algorithm and settings may make a plan; its communicator is formed with the
-    // first steps.
+    // Any workers with the same library, algorithm and settings may make a plan; its communicator is formed
+    // with the first steps.
     *out = (struct reduce_module_group){.size = 0};
     const char *by = nccl_setting.algorithm == NCCL_ALGORITHM_GATHER ? "" : getenv("NCCL_ALGO");
     snprintf(out->algorithm, sizeof out->algorithm, "%s-1%s%.20s", algorithm, *by ? "-" : "", by);

@@ -18,7 +18,7 @@
     (200 * COMMON_NS_PER_US) // how long rank 0 asks without a pause, from when its own part is there
 #define NAP_NS      (20 * COMMON_NS_PER_US)
 #define NAP_MOST_NS COMMON_NS_PER_MS
-#define NAP_SHARE   8u     // of the wait so far: what an operation's end may be noticed later
+#define NAP_SHARE   8u     // of the wait so far: by how much an operation's end may be seen later
 #define SLACK_NS    1000ul // of this thread's timers; the kernel's 50 µs are as long as an operation
 #define WARN_NS     COMMON_NS_PER_S // an operation that takes longer is named in the log
 

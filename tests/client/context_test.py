@@ -122,7 +122,7 @@ class Context(unittest.TestCase):
         self.write("[a]\n")
         self.assertIn("context 'a' has no endpoint", self.ctl("status", code=2)[1])
         self.write("current = b\n[a]\nendpoint = tcp://a:1\n")
-        self.assertIn("names the context 'b', and there is none", self.ctl("status", code=2)[1])
+        self.assertIn("names the context 'b', which does not exist", self.ctl("status", code=2)[1])
         self.ctl("context", "use", "a")
         self.assertEqual(self.used()[0], "tcp://a:1")
 

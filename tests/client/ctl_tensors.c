@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "client/safetensors_write.h"
+#include "client/snapshot/safetensors_write.h"
 #include "tests/client/ctl_suite.h"
 
 static struct common_safetensor tensor(const char *name, enum common_dtype dtype, uint64_t rows,

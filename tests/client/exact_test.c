@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "client/exact.h"
+#include "client/ctl/exact.h"
 #include "common/float16.h"
 #include "common/quantise.h"
 #include "kernels/attention.h"

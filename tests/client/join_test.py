@@ -139,7 +139,7 @@ class Join(unittest.TestCase):
         self.cluster.stop("coordinator")
         ready = self.coordinator("--insecure", listen="tcp://0.0.0.0:0")
         port = self.port(ready)
-        self.assertIn("without a token", self.ctl("join-command", "--host", "::1")[0])
+        self.assertIn("has no token", self.ctl("join-command", "--host", "::1")[0])
         self.assertEqual(self.cluster.json("join-command", "--host", "fd00::1")["coordinator"], f"tcp://[fd00::1]:{port}")
         for host in ("a b", "a,b", "x;reboot", "'", "$(reboot)", "0.0.0.0", "a" * 300):
             self.assertIn("is not a name or an address", self.ctl("join-command", "--host", host, code=2)[1])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/ctl_pki.h"
+#include "client/ctl/pki.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the writer writes the reader reads.
-#include "client/safetensors_write.h"
+#include "client/snapshot/safetensors_write.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -15,9 +15,9 @@
 #include <cmocka.h>
 #include <zstd.h>
 
-#include "client/safetensors_write.h"
-#include "client/snapshot.h"
-#include "client/snapshot_dir.h"
+#include "client/snapshot/safetensors_write.h"
+#include "client/snapshot/snapshot.h"
+#include "client/snapshot/snapshot_dir.h"
 #include "common/hash.h"
 
 enum { LENGTH = 10, CUT = 6 }; // tokens; of the first file of each layer

@@ -38,7 +38,7 @@ class Wait(unittest.TestCase):
         waiting = self.cluster.background("wait", "ready")
         two = self.cluster.background("wait", "workers", "2", "-o", "json")
         self.cluster.coordinator()
-        self.assertIn("0 of 0 workers are active", self.until_said("wait", "ready", "--timeout=0", says="serves"))
+        self.assertIn("0 of 0 workers are active", self.until_said("wait", "ready", "--timeout=0", says="serving"))
         self.assertIsNone(waiting.poll())
         self.cluster.worker("a")
         out, err = waiting.communicate(timeout=daily.PATIENCE_S)
@@ -109,7 +109,7 @@ class Wait(unittest.TestCase):
     def test_a_terminal(self):
         """What it waits for is shown, and gone at the end."""
         self.cluster.coordinator()
-        self.until_said("wait", "ready", "--timeout=0", says="serves")
+        self.until_said("wait", "ready", "--timeout=0", says="serving")
         terminal = daily.Terminal(self.cluster, "wait", "workers", "1")
         terminal.until("waiting: 0 of 1 workers are active")
         self.cluster.worker("a")

@@ -13,14 +13,12 @@
 #include "common/http.h"
 #include "common/metrics.h"
 
-static struct common_metric *add(struct common_metrics *t, enum common_metric_kind kind, const char *name,
-                                 const char *label, const char *value)
+static void put(struct common_metrics *t, enum common_metric_kind kind, const char *name, const char *label,
+                const char *value, double number)
 {
-    struct common_metric *m = NULL;
     struct common_metric_spec spec = {
         .kind = kind, .name = name, .help = "Help.", .label = label, .value = value};
-    assert_int_equal(common_metrics_add(t, &spec, &m), COMMON_OK);
-    return m;
+    assert_true(common_metrics_put(t, &spec, number));
 }
 
 static void assert_text(const struct common_metrics *t, const char *expected)
@@ -39,20 +37,12 @@ static void test_text(void **state)
     struct common_metrics *t = common_metrics_new();
     assert_text(t, "");
     // Added out of order: a family must stand together.
-    struct common_metric *b2 = add(t, COMMON_METRIC_GAUGE, "b_bytes", "worker", "w2");
-    struct common_metric *a = add(t, COMMON_METRIC_COUNTER, "a_total", NULL, NULL);
-    struct common_metric *b1 = add(t, COMMON_METRIC_GAUGE, "b_bytes", "worker", "w1");
-    common_metric_add(a, 2);
-    common_metric_add(a, 1000000);
-    common_metric_add(b1, 0.1);
-    common_metric_add(b2, -3);
+    put(t, COMMON_METRIC_GAUGE, "b_bytes", "worker", "w2", -3);
+    put(t, COMMON_METRIC_COUNTER, "a_total", NULL, NULL, 1000002);
+    put(t, COMMON_METRIC_GAUGE, "b_bytes", "worker", "w1", 0.1);
     assert_text(t, "# HELP a_total Help.\n# TYPE a_total counter\na_total 1000002\n"
                    "# HELP b_bytes Help.\n# TYPE b_bytes gauge\n"
                    "b_bytes{worker=\"w1\"} 0.1\nb_bytes{worker=\"w2\"} -3\n");
-    common_metrics_remove(t, b1);
-    common_metrics_remove(t, NULL);
-    assert_text(t, "# HELP a_total Help.\n# TYPE a_total counter\na_total 1000002\n"
-                   "# HELP b_bytes Help.\n# TYPE b_bytes gauge\nb_bytes{worker=\"w2\"} -3\n");
     common_metrics_free(t);
     common_metrics_free(NULL);
 }
@@ -61,13 +51,12 @@ static void test_escapes(void **state)
 {
     (void)state;
     struct common_metrics *t = common_metrics_new();
-    struct common_metric *m;
     struct common_metric_spec spec = {.kind = COMMON_METRIC_GAUGE,
                                       .name = "g",
                                       .help = "one\\two\nthree",
                                       .label = "l",
                                       .value = "a\"b\\c\nd"};
-    assert_int_equal(common_metrics_add(t, &spec, &m), COMMON_OK);
+    assert_true(common_metrics_put(t, &spec, 0));
     assert_text(t, "# HELP g one\\\\two\\nthree\n# TYPE g gauge\ng{l=\"a\\\"b\\\\c\\nd\"} 0\n");
     common_metrics_free(t);
 }
@@ -92,7 +81,7 @@ static void test_numbers(void **state)
         struct common_metrics *t = common_metrics_new();
         char expected[120];
         snprintf(expected, sizeof expected, "# HELP g Help.\n# TYPE g gauge\ng %s\n", cases[i].text);
-        common_metric_add(add(t, COMMON_METRIC_GAUGE, "g", NULL, NULL), cases[i].number);
+        put(t, COMMON_METRIC_GAUGE, "g", NULL, NULL, cases[i].number);
         assert_text(t, expected);
         common_metrics_free(t);
     }
@@ -102,61 +91,39 @@ static void test_refusals(void **state)
 {
     (void)state;
     struct common_metrics *t = common_metrics_new();
-    add(t, COMMON_METRIC_COUNTER, "steps_total", "worker", "1");
-    static const struct {
-        struct common_metric_spec spec;
-        enum common_code code;
-    } cases[] = {
-        {{.kind = COMMON_METRIC_COUNTER, .name = "steps_total", .help = "x", .label = "worker", .value = "1"},
-         COMMON_ALREADY_EXISTS},
-        {{.kind = COMMON_METRIC_GAUGE, .name = "steps_total", .help = "x", .label = "worker", .value = "2"},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_COUNTER, .name = "steps", .help = "x", .label = "worker", .value = "2"},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_COUNTER, .name = "_total", .help = "x", .label = NULL, .value = NULL},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_INFO, .name = "build", .help = "x", .label = NULL, .value = NULL},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_GAUGE, .name = "x_info", .help = "x", .label = NULL, .value = NULL},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_HISTOGRAM, .name = "x_count", .help = "x", .label = NULL, .value = NULL},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_HISTOGRAM, .name = "x_seconds", .help = "x", .label = "le", .value = "1"},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_GAUGE, .name = "", .help = "x", .label = "a", .value = "b"},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_GAUGE, .name = "9lives", .help = "x", .label = NULL, .value = NULL},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_GAUGE, .name = "two words", .help = "x", .label = NULL, .value = NULL},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_GAUGE, .name = "ok", .help = "x", .label = "a:b", .value = "v"},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_GAUGE, .name = "ok", .help = "x", .label = "label", .value = NULL},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_GAUGE, .name = "ok", .help = NULL, .label = NULL, .value = NULL},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_GAUGE,
-          .name = "ok",
-          .help = "x",
-          .label = NULL,
-          .value = NULL,
-          .label2 = "a",
-          .value2 = "b"},
-         COMMON_INVALID_ARGUMENT},
-        {{.kind = COMMON_METRIC_GAUGE,
-          .name = "ok",
-          .help = "x",
-          .label = "a",
-          .value = "b",
-          .label2 = "a",
-          .value2 = "c"},
-         COMMON_INVALID_ARGUMENT},
+    put(t, COMMON_METRIC_COUNTER, "steps_total", "worker", "1", 0);
+    static const struct common_metric_spec cases[] = {
+        {.kind = COMMON_METRIC_COUNTER, .name = "steps_total", .help = "x", .label = "worker", .value = "1"},
+        {.kind = COMMON_METRIC_GAUGE, .name = "steps_total", .help = "x", .label = "worker", .value = "2"},
+        {.kind = COMMON_METRIC_COUNTER, .name = "steps", .help = "x", .label = "worker", .value = "2"},
+        {.kind = COMMON_METRIC_COUNTER, .name = "_total", .help = "x", .label = NULL, .value = NULL},
+        {.kind = COMMON_METRIC_INFO, .name = "build", .help = "x", .label = NULL, .value = NULL},
+        {.kind = COMMON_METRIC_GAUGE, .name = "x_info", .help = "x", .label = NULL, .value = NULL},
+        {.kind = COMMON_METRIC_HISTOGRAM, .name = "x_count", .help = "x", .label = NULL, .value = NULL},
+        {.kind = COMMON_METRIC_HISTOGRAM, .name = "x_seconds", .help = "x", .label = "le", .value = "1"},
+        {.kind = COMMON_METRIC_GAUGE, .name = "", .help = "x", .label = "a", .value = "b"},
+        {.kind = COMMON_METRIC_GAUGE, .name = "9lives", .help = "x", .label = NULL, .value = NULL},
+        {.kind = COMMON_METRIC_GAUGE, .name = "two words", .help = "x", .label = NULL, .value = NULL},
+        {.kind = COMMON_METRIC_GAUGE, .name = "ok", .help = "x", .label = "a:b", .value = "v"},
+        {.kind = COMMON_METRIC_GAUGE, .name = "ok", .help = "x", .label = "label", .value = NULL},
+        {.kind = COMMON_METRIC_GAUGE, .name = "ok", .help = NULL, .label = NULL, .value = NULL},
+        {.kind = COMMON_METRIC_GAUGE,
+         .name = "ok",
+         .help = "x",
+         .label = NULL,
+         .value = NULL,
+         .label2 = "a",
+         .value2 = "b"},
+        {.kind = COMMON_METRIC_GAUGE,
+         .name = "ok",
+         .help = "x",
+         .label = "a",
+         .value = "b",
+         .label2 = "a",
+         .value2 = "c"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct common_metric *m = NULL;
-        assert_int_equal(common_metrics_add(t, &cases[i].spec, &m), cases[i].code);
-        assert_null(m);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_false(common_metrics_put(t, &cases[i], 1));
     assert_text(t, "# HELP steps_total Help.\n# TYPE steps_total counter\nsteps_total{worker=\"1\"} 0\n");
     common_metrics_free(t);
 }
@@ -285,12 +252,10 @@ static void test_many(void **state)
 {
     (void)state;
     struct common_metrics *t = common_metrics_new();
-    struct common_metric *all[100];
     for (int i = 0; i < 100; i++) {
         char value[8];
         snprintf(value, sizeof value, "%02d", i * 37 % 100);
-        all[i] = add(t, COMMON_METRIC_GAUGE, "g", "n", value);
-        common_metric_add(all[i], i * 37 % 100);
+        put(t, COMMON_METRIC_GAUGE, "g", "n", value, i * 37 % 100);
     }
     char *text;
     size_t len;
@@ -302,9 +267,6 @@ static void test_many(void **state)
         assert_memory_equal(line, expected, n);
     }
     free(text);
-    for (int i = 0; i < 100; i++)
-        common_metrics_remove(t, all[i]);
-    assert_text(t, "");
     common_metrics_free(t);
 }
 

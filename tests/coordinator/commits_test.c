@@ -8,7 +8,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "coordinator/sessions/commits.h"
+#include "coordinator/session/commits.h"
 
 #define AT(term, n) (((uint64_t)(term) << COORDINATOR_COMMIT_TERM_SHIFT) + (n))
 

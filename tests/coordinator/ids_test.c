@@ -9,9 +9,9 @@
 // clang-format on
 
 #include "common/hash.h"
-#include "coordinator/sessions/ids.h"
-#include "coordinator/sessions/sessions.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/ids.h"
+#include "coordinator/session/sessions.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
 #include "tests/sim/sim_cluster.h"

@@ -12,7 +12,7 @@
 
 #include "common/coverage.h"
 #include "common/hash.h"
-#include "coordinator/sessions/layout.h"
+#include "coordinator/session/layout.h"
 
 #define INDICES 40
 #define TOKENS  16

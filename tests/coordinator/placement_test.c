@@ -7,7 +7,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "coordinator/sessions/placement.h"
+#include "coordinator/session/placement.h"
 
 #define CHUNK 256
 #define BYTES 1000

@@ -5,7 +5,7 @@
 
 #include <signal.h>
 
-#include "coordinator/sessions/rangeset.h"
+#include "coordinator/session/rangeset.h"
 
 #define TURNS (COORDINATOR_RANGES_MAX + 100)
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "coordinator/sessions/rangeset.h"
+#include "coordinator/session/rangeset.h"
 
 #define POSITIONS 200
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import unittest
 
-ROOMS = ["store", "tenants", "cluster", "sessions", "steps"]  # each may use those before it
+# Each may use those before it.
+ROOMS = ["store", "tenants", "cluster", "session", "sync", "check", "place", "rows", "sessions", "steps"]
 SHARED = {"core.c.o", "events.c.o", "machine.c.o", "presence.c.o", "turn.c.o"}
 OBJECTS = sys.argv[1:]
 

@@ -15,7 +15,8 @@
 
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
-#include "coordinator/sessions/session.h"
+#include "coordinator/cluster/room.h"
+#include "coordinator/session/session.h"
 #include "coordinator/steps/item.h"
 
 static void move_session(int from, int to)

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "coordinator/sessions/rangeset.h"
+#include "coordinator/session/rangeset.h"
 #include "coordinator/store/store.h"
 
 extern char store_folder[64], store_path[128];

@@ -155,6 +155,17 @@ class Cluster(unittest.TestCase):
             self.assertIn(dict(labels)["version"], version)
             self.assertTrue(dict(labels)["revision"])
 
+    def test_the_page_of_metrics(self):
+        """docs/reference/metrics.md has each family, with its labels, kind and help text."""
+        page = {}
+        for row in re.findall(r"^\| `(\w+)` \| (.*?) \| (\w+) \| (.*) \|$", (SOURCE / "docs/reference/metrics.md").read_text(), re.M):
+            page[row[0]] = set(re.findall(r"\w+", row[1])), row[2], re.sub(r"[`\\]", "", row[3])
+        for who in "coordinator", "worker":
+            for name, family in self.families(who, False)[0].items():
+                labels = {key for _, have in family.samples for key, _ in have} - {"le"}
+                kind = "info" if name.endswith("_info") else family.kind
+                self.assertEqual(page.get(name), (labels, kind, family.help.replace("\\", "")), f"{who}: {name}")
+
     def test_exemplars(self):
         for who, name, n in (("coordinator", "banyan_step_seconds", 1), ("coordinator", "banyan_step_tree_seconds", 1),
                              ("coordinator", "banyan_step_own_seconds", 1), ("worker", "banyan_part_seconds", 3)):

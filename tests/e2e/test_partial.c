@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/safetensors_write.h"
+#include "client/snapshot/safetensors_write.h"
 #include "common/clock.h"
 #include "tests/e2e/banyanctl.h"
 

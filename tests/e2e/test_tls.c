@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/ctl_pki.h"
+#include "client/ctl/pki.h"
 #include "common/clock.h"
 #include "common/loop.h"
 #include "common/secret.h"

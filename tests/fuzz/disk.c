@@ -141,7 +141,6 @@ static bool start(struct process *p, struct sim_files *directory)
     FUZZ_CHECK(p->store);
     enum common_code code = worker_disk_new(p->loop, sim_files_open(directory), &options, &p->disk, &err);
     if (code == COMMON_OK) {
-        worker_store_set_disk(p->store, p->disk);
         code = worker_disk_load(p->disk, p->store, &p->sessions, &err);
     } else {
         p->disk = NULL;

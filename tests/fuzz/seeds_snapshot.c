@@ -3,8 +3,8 @@
 #include <string.h>
 #include <zstd.h>
 
-#include "client/safetensors_write.h"
-#include "client/snapshot.h"
+#include "client/snapshot/safetensors_write.h"
+#include "client/snapshot/snapshot.h"
 #include "common/hash.h"
 #include "tests/fuzz/seeds.h"
 

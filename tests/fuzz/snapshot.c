@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/snapshot.c and snapshot_dir.c: a snapshot's manifest, and its files. Input: u8 what, u16 bytes of the manifest, the manifest,
+// client/snapshot/snapshot.c and snapshot_dir.c: a snapshot's manifest, and its files. Input: u8 what, u16 bytes of the manifest, the manifest,
 // then files: u8 which of those that the manifest names, u16 bytes, bytes. What, bit 0: the manifest's sum is put right; bit 1: and those
 // of files.
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "client/snapshot_dir.h"
+#include "client/snapshot/snapshot_dir.h"
 #include "common/hash.h"
 #include "tests/fuzz/fuzz.h"
 

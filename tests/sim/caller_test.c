@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-#include "client/internal.h"
-#include "client/snapshot_session.h"
+#include "client/lib/internal.h"
+#include "client/snapshot/snapshot_session.h"
 #include "common/clock.h"
 #include "coordinator/state.h"
 #include "tests/sim/sim_caller.h"

@@ -38,7 +38,8 @@
 #include "common/hash.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/moves.h"
+#include "coordinator/place/moves.h"
+#include "coordinator/place/wishes.h"
 #include "coordinator/state.h"
 #include "tests/sim/sim_memory.h"
 
@@ -90,8 +91,8 @@ static void count_what_happened(void)
         return;
     struct happened now = {.verdicts = c->cluster.slow_verdicts,
                            .spreads = c->sessions.spread_sessions,
-                           .relieved = c->sessions.moves->relieved,
-                           .returned = c->sessions.moves->returned};
+                           .relieved = c->sessions.wishes->relieved,
+                           .returned = c->sessions.returned_chunks};
     if (now.verdicts < last.verdicts || now.spreads < last.spreads || now.relieved < last.relieved ||
         now.returned < last.returned)
         last = (struct happened){0};

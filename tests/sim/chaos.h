@@ -43,7 +43,7 @@ struct model {                     // a session as its clients know it
     uint32_t writers[LAYERS][TOKENS];
     bool ends[LAYERS][TOKENS + 1]; // something that was written ends there: a layer ends nowhere else
     uint64_t starts[LAYERS];       // where the writes began that went furthest
-    uint64_t floor_most;           // its floor is not higher (coordinator/sessions/forget.h)
+    uint64_t floor_most;           // its floor is not higher (coordinator/place/forget.h)
     uint64_t born;                 // the floor that it began with, or its origin did
     bool held;              // of a snapshot: a pin, or a session that is being restored; nobody else uses it
     uint32_t cuts;          // truncations begun, and ended well
@@ -52,7 +52,7 @@ struct model {                     // a session as its clients know it
     bool cutting;           // a truncation is under way
     bool must_cut;          // its outcome is unknown: it is made again before anything is written
     uint64_t cut;
-    // Numbers of truncates, as clients give them: one that was given up may come late (coordinator/sessions/cuts.h).
+    // Numbers of truncates, as clients give them: one that was given up may come late (coordinator/session/cuts.h).
     uint64_t told,
         number; // the last one that is known, 0: none; and of the one under way, the same when sent again
     bool lossy; // the last worker was killed that had some of it

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What must hold when the faults of chaos_test have ceased.
-#include "coordinator/sessions/moves.h"
+#include "coordinator/place/moves.h"
 #include "tests/sim/chaos.h"
 
 #include <string.h>
 
 #include "common/clock.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "worker/state.h"
 

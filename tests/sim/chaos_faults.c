@@ -8,8 +8,8 @@
 
 #include "common/clock.h"
 #include "coordinator/cluster/membership.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "proto/banyan.pb-c.h"
 #include "tests/sim/sim_memory.h"

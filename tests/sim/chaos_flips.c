@@ -6,10 +6,10 @@
 #include <stdio.h>
 
 #include "common/clock.h"
+#include "coordinator/check/seals.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/seals.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "proto/spec.h"
 

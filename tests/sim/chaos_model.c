@@ -9,10 +9,10 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/repair.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
+#include "coordinator/sync/repair.h"
 #include "worker/state.h"
 
 struct chaos chaos;

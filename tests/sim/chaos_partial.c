@@ -8,8 +8,8 @@
 
 #include "common/hash.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 
 static struct op *live[OPS]; // under way

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Snapshots and restores of chaos_test, by a client of their own: libbanyan as it is (sim_caller.h), with the decisions of
-// 'session snapshot' and 'session restore' (client/snapshot_session.h). What these do with files is left out.
+// 'session snapshot' and 'session restore' (client/snapshot/snapshot_session.h). What these do with files is left out.
 #include "tests/sim/chaos_snapshot.h"
 
 #include <inttypes.h>
@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/internal.h"
+#include "client/lib/internal.h"
 #include "common/clock.h"
 #include "common/hash.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 
 #define NAME_BEGINS "snapshot-of-"

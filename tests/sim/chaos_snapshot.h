@@ -4,8 +4,8 @@
 #define TESTS_SIM_CHAOS_SNAPSHOT_H
 
 #include "client/banyan.h"
-#include "client/snapshot.h"
-#include "client/snapshot_session.h"
+#include "client/snapshot/snapshot.h"
+#include "client/snapshot/snapshot_session.h"
 #include "tests/sim/chaos.h"
 #include "tests/sim/sim_caller.h"
 

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/internal.h"
-#include "client/seals.h"
+#include "client/lib/internal.h"
+#include "client/lib/seals.h"
 #include "common/clock.h"
-#include "coordinator/sessions/layout.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/layout.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "tests/sim/chaos_snapshot.h"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/internal.h"
+#include "client/lib/internal.h"
 #include "common/clock.h"
 #include "proto/rows_sum.h"
 #include "proto/status.h"

@@ -10,6 +10,7 @@
 #include "worker/cold.h"
 #include "worker/disk/state.h"
 #include "worker/state.h"
+#include "worker/worker.h"
 
 #define BANDWIDTH UINT64_C(10000000000)
 

@@ -17,6 +17,18 @@ import sys
 CORE = {"common", "proto", "reduce/plan.h", "coordinator/core.h", "coordinator/events.h",
         "coordinator/machine.h", "coordinator/turn.h"}
 
+
+def rooms(*names):
+    """The coordinator's rooms: each may include those before it, but the store alone stands on nothing of the coordinator,
+    and the cluster has no use for tenants."""
+    allowed = {}
+    for place, name in enumerate(names):
+        allowed[f"coordinator/{name}"] = CORE | {f"coordinator/{below}" for below in names[:place]}
+    allowed["coordinator/store"] = {"common"}
+    allowed["coordinator/cluster"] -= {"coordinator/tenants"}
+    return allowed
+
+
 # Folder -> what it may include beside itself and the system: folders, or single files. A folder within a folder that
 # stands here has rules of its own.
 ALLOWED = {
@@ -27,16 +39,17 @@ ALLOWED = {
     "reduce/nccl": {"common", "proto", "reduce", "kernels/partial.h", "kernels/device.h", "kernels/scalar.h",
                     "kernels/cuda/args.h", "kernels/cuda/lane.cuh"},
     "coordinator": {"common", "proto", "reduce/plan.h"},
-    # The coordinator's rooms: steps -> sessions -> cluster -> store, never back (coordinator/core.h).
-    "coordinator/store": {"common"},
-    "coordinator/tenants": CORE | {"coordinator/store"},
-    "coordinator/cluster": CORE | {"coordinator/store"},
-    "coordinator/sessions": CORE | {"coordinator/store", "coordinator/tenants", "coordinator/cluster"},
-    "coordinator/steps": CORE | {"coordinator/store", "coordinator/tenants", "coordinator/cluster", "coordinator/sessions"},
+    # The coordinator's rooms, the lowest first: none uses one above it (coordinator/core.h).
+    **rooms("store", "tenants", "cluster", "session", "sync", "check", "place", "rows", "sessions", "steps"),
     # Beside the rooms: it is told of calls and events, and asks nobody.
     "coordinator/trail": CORE | {"coordinator/store", "coordinator/tenants"},
     "worker": {"common", "proto", "kernels", "reduce"},
     "client": {"common", "proto"},
+    # Its products. What is in none of these rooms (banyan.h) includes the system alone.
+    "client/lib": {"common", "proto", "client/banyan.h"},
+    "client/snapshot": {"common", "proto", "client/banyan.h", "client/lib"},
+    "client/ctl": {"common", "proto", "client/banyan.h", "client/lib", "client/snapshot"},
+    "client/llama": {"client/banyan.h"},
 }
 ANYTHING = {"tests", "bench", "examples", "research"}  # may include anything; nothing includes them
 FOLDERS = set(ALLOWED) | ANYTHING

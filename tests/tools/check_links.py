@@ -6,10 +6,16 @@
 
 Looks at the .md files that git tracks or, where there is no git, at all outside of build/. Checked are relative links
 ([text](path#heading)), and names of our files as words: `folder/file.c` in backquotes, and in drawings. A name without
-a folder must exist in some folder. Names with a placeholder (NAME, GROUP) and fenced commands are left alone. Each
-offence is one line, file:line: rule. Exit status: 0 clean, 1 offences, 2 wrong use.
+a folder must exist in some folder. Names with a placeholder (NAME, GROUP) and fenced commands are left alone.
+
+In all other files a page docs/….md must exist, and with `docs/….md, "Heading"` the heading, or a paragraph that begins with
+it in bold. Every page below docs/ is linked
+from docs/README.md, except that measurements/README.md lists the measurements.
+
+Each offence is one line, file:line: rule. Exit status: 0 clean, 1 offences, 2 wrong use.
 """
 import argparse
+import functools
 import os
 import re
 import sys
@@ -20,6 +26,8 @@ from check_includes import list_files
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FILE = re.compile(r"(?<![\w./*$-])((?:[\w-]+/)*[\w-]+\.(?:c|h|cc|cu|cuh|py|sh|proto|cmake|md))(?![\w/*(])")
 CODE = re.compile(r"`([^`]+)`")
+PAGE = re.compile(r"(?<![\w./-])(docs/(?:[\w-]+/)*[\w-]+\.md)(?:, \"([^\"]+)\")?")
+BINARY = (".png", ".svg", ".safetensors", ".jsonl", ".db", ".bin")
 PLACEHOLDER = re.compile(r"NAME|GROUP")
 # Of others: libraries' headers, and what the reader makes.
 FOREIGN = {"mpi.h", "nccl.h", "hello.c"}
@@ -42,8 +50,16 @@ def lines_of(path):
             yield number, line.rstrip("\n"), fenced
 
 
+@functools.lru_cache(maxsize=None)
 def anchors_of(path):
     return {anchor(line.lstrip("#")) for _, line, fenced in lines_of(path) if not fenced and re.match(r"#{1,6} ", line)}
+
+
+@functools.lru_cache(maxsize=None)
+def openings_of(path):
+    """The bold words with which paragraphs begin, as anchors."""
+    found = (re.match(r"(?:[-*] |\d+\. )?\*\*([^*]+)\*\*", line) for _, line, fenced in lines_of(path) if not fenced)
+    return {anchor(match[1]) for match in found if match}
 
 
 def link_rule(root, name, target):
@@ -91,6 +107,40 @@ def check_file(root, name, files, ends):
                     yield number, rule
 
 
+def check_source(root, name):
+    """Yields (line number, rule) for each page of docs/ that a comment, a message or a script names, and that is not there."""
+    try:
+        with open(os.path.join(root, name), encoding="utf-8") as file:
+            text = file.read()
+    except (UnicodeDecodeError, IsADirectoryError):
+        return
+    for match in PAGE.finditer(text):
+        page, heading = os.path.join(root, match[1]), match[2]
+        rule = None
+        if PLACEHOLDER.search(match[1]):
+            continue
+        if not os.path.exists(page):
+            rule = f"{match[1]} does not exist"
+        elif heading and anchor(heading) not in anchors_of(page) and anchor(heading) not in openings_of(page):
+            rule = f'{match[1]} has no heading "{heading}"'
+        if rule:
+            yield text.count("\n", 0, match.start()) + 1, rule
+
+
+def check_index(root, files):
+    """Yields (name, rule) for each page that a reader does not find: what is not linked from its index."""
+    for index, pages in (("docs/README.md", re.compile(r"docs/(?!measurements/)(?:[\w-]+/)*[\w-]+\.md")),
+                         ("docs/measurements/README.md", re.compile(r"docs/measurements/[\w-]+\.md"))):
+        if index not in files:
+            continue
+        folder = os.path.dirname(index)
+        linked = {os.path.normpath(os.path.join(folder, target.partition("#")[0]))
+                  for _, line, _ in lines_of(os.path.join(root, index)) for target in LINK.findall(line)}
+        for name in sorted(files):
+            if pages.fullmatch(name) and name != index and name not in linked:
+                yield name, f"is not linked from {index}"
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--root", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
@@ -98,10 +148,16 @@ def main(arguments=None):
     files = set(list_files(root))
     ends = ends_of(files)
     offences = 0
-    for name in sorted(f for f in files if f.endswith(".md")):
-        for number, rule in check_file(root, name, files, ends):
+    for name in sorted(files):
+        if not os.path.isfile(os.path.join(root, name)) or name.endswith(BINARY) or re.match(r"tests/tools/test_\w+\.py$", name):
+            continue
+        found = check_file(root, name, files, ends) if name.endswith(".md") else check_source(root, name)
+        for number, rule in found:
             print(f"{name}:{number}: {rule}")
             offences += 1
+    for name, rule in check_index(root, files):
+        print(f"{name}: {rule}")
+        offences += 1
     if offences:
         print(f"check_links: {offences} offence{'s' if offences > 1 else ''}", file=sys.stderr)
     return 1 if offences else 0

@@ -18,7 +18,7 @@ BASE = [
     "common/log.h", "proto/frame.h", "kernels/partial.h", "kernels/attention.h", "reduce/plan.h", "reduce/engine.h",
     "worker/store.h", "coordinator/http.h", "coordinator/core.h", "coordinator/machine.h",
     "coordinator/turn.h", "coordinator/store/store.h",
-    "coordinator/cluster/plan.h", "coordinator/sessions/session.h", "coordinator/steps/item.h", "client/banyan.h", "tests/help.h", "bench/help.h", "examples/help.h",
+    "coordinator/cluster/plan.h", "coordinator/session/session.h", "coordinator/steps/item.h", "client/banyan.h", "tests/help.h", "bench/help.h", "examples/help.h",
     "research/help.h",
 ]
 
@@ -53,16 +53,16 @@ class CheckIncludes(unittest.TestCase):
             "kernels": "common/log.h kernels/attention.h kernels/partial.h",
             "reduce": "common/log.h proto/frame.h kernels/partial.h reduce/engine.h reduce/plan.h",
             "coordinator": "common/log.h proto/frame.h reduce/plan.h coordinator/http.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
-                           "coordinator/store/store.h coordinator/cluster/plan.h coordinator/sessions/session.h "
+                           "coordinator/store/store.h coordinator/cluster/plan.h coordinator/session/session.h "
                            "coordinator/steps/item.h proto/banyan.pb-c.h",
             "coordinator/store": "common/log.h coordinator/store/store.h",
             "coordinator/cluster": "common/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
                                    "coordinator/store/store.h coordinator/cluster/plan.h proto/banyan.pb-c.h",
-            "coordinator/sessions": "common/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
-                                    "coordinator/store/store.h coordinator/cluster/plan.h "
-                                    "coordinator/sessions/session.h proto/banyan.pb-c.h",
+            "coordinator/session": "common/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+                                   "coordinator/store/store.h coordinator/cluster/plan.h "
+                                   "coordinator/session/session.h proto/banyan.pb-c.h",
             "coordinator/steps": "common/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
-                                 "coordinator/store/store.h coordinator/cluster/plan.h coordinator/sessions/session.h "
+                                 "coordinator/store/store.h coordinator/cluster/plan.h coordinator/session/session.h "
                                  "coordinator/steps/item.h proto/banyan.pb-c.h",
             "worker": "common/log.h proto/frame.h kernels/attention.h kernels/partial.h reduce/engine.h reduce/plan.h "
                       "worker/store.h proto/banyan.pb-c.h",

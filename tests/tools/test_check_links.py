@@ -64,6 +64,32 @@ class CheckLinks(unittest.TestCase):
         self.assert_offence("`common/call.c`", "common/call.c")  # of another folder
         self.assert_offence("`deploy/absent.sh --all`", "deploy/absent.sh")
 
+    def assert_source(self, text, word):
+        status, out = check({"common/log.h": "// one\n" + text + "\n"})
+        self.assertEqual((status, out), (0, "") if word is None else (1, out), text)
+        if word is not None:
+            self.assertTrue(out.startswith("common/log.h:2: "), out)
+            self.assertIn(word, out)
+
+    def test_pages_that_sources_name(self):
+        bold = {"docs/BOLD.md": "# B\n**Lives.** A text.\n- **Sums** of rows\n"}
+        for text in ("// docs/GUIDE.md", "// (docs/GUIDE.md, \"The first step, at last\")", '"see docs/GUIDE.md"',
+                     "// https://example.org/docs/absent.md", "// other/docs/absent.md", "// docs/NAME.md"):
+            self.assert_source(text, None)
+        self.assert_source("// docs/ABSENT.md", "docs/ABSENT.md does not exist")
+        self.assert_source('// (docs/GUIDE.md, "First")', 'docs/GUIDE.md has no heading "First"')
+        for heading, status in (("Lives", 0), ("Sums", 0), ("Rows", 1)):
+            self.assertEqual(check({**bold, "common/log.h": f'// docs/BOLD.md, "{heading}"\n'})[0], status, heading)
+
+    def test_index(self):
+        page = {"docs/operating/a.md": "# A\n", "docs/measurements/b.md": "# B\n"}
+        self.assertEqual(check(page), (0, ""))  # there is no index
+        status, out = check({**page, "docs/README.md": "[g](GUIDE.md)\n[x](measurements/b.md)\n"})
+        self.assertEqual((status, out), (1, "docs/operating/a.md: is not linked from docs/README.md\n"))
+        status, out = check({**page, "docs/README.md": "[g](GUIDE.md)\n[a](operating/a.md#a)\n", "docs/measurements/README.md": "# M\n"})
+        self.assertEqual(status, 1)
+        self.assertIn("docs/measurements/b.md: is not linked from docs/measurements/README.md\n", out)
+
     def test_fences(self):
         self.assert_clean("```sh\ncc absent.c\n[a](absent.md)\n```")
         self.assert_clean("```\n ├─▶ steps/call.c: cut │\n```")

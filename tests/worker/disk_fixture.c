@@ -51,7 +51,6 @@ enum common_code begin(struct process *p, struct worker_files *files, const char
     enum common_code code = worker_disk_new(p->loop, files, &options, &p->disk, &p->err);
     if (code != COMMON_OK)
         return code;
-    worker_store_set_disk(p->store, p->disk);
     return worker_disk_load(p->disk, p->store, &p->sessions, &p->err);
 }
 

@@ -5,6 +5,7 @@
 
 #include "tests/worker/service.h"
 #include "worker/state.h"
+#include "worker/worker.h"
 
 enum { PEERS = 3 };
 

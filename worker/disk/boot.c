@@ -5,7 +5,7 @@
 //     boot ID open     what was written may not be on the disk: with another ID it may be lost
 //     boot ID safe     all of it is: always with --fsync always, else from an end in order on
 //
-// A file that is not there, or not like this, is one that says nothing good.
+// A file that is missing, or not like this, counts as unsafe.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -14,7 +14,7 @@
 #include "worker/cold.h"
 #include "worker/disk/state.h"
 
-#define SLACK_BYTES (UINT64_C(1) << 20) // a log that is longer than this and twice its rows is written anew
+#define SLACK_BYTES (UINT64_C(1) << 20) // a log that is longer than this and twice its rows is rewritten
 
 static bool works(const struct worker_disk *disk)
 {
@@ -118,8 +118,9 @@ static int add_layer(struct worker_disk *disk, struct worker_log *log, const str
     return result;
 }
 
-// Rows that only the sealed file has are to be in memory before it goes. They are, but where rows were taken back and whoever
-// needs the log comes before they have been read (worker_disk_options.wanted): then the caller waits for the disk.
+// Rows that only the sealed file has must be in memory before it goes. They are, except where rows were taken
+// back and whoever needs the log comes before they have been read (worker_disk_options.wanted): then the
+// caller waits for the disk.
 static int load_cold(struct worker_disk *disk, struct worker_chunk *chunk)
 {
     enum common_code code = COMMON_OK;
@@ -334,7 +335,7 @@ void worker_disk_states(struct worker_disk *disk, struct worker_chunk *chunk, ui
         return;
     }
     if (to == WORKER_ROW_COMMITTED && from == WORKER_ROW_APPENDED && chunk->keep.sealed)
-        return; // serves like one, and the coordinator tells it again
+        return; // serves like one, and the coordinator sends it again
     int why = 0;
     if (chunk->keep.sealed)
         worker_disk_later(disk, chunk);

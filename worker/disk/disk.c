@@ -71,6 +71,7 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
         files->ops->close(files);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
     }
+    disk->backing.ops = &worker_disk_backing_ops;
     disk->loop = loop;
     disk->files = disk->directory = files;
     disk->fsync = options->fsync;
@@ -180,7 +181,7 @@ int worker_disk_sync_names(struct worker_disk *disk, const char *folder, const c
 
 // ---- the queue ----------------------------------------------------------------------------------
 
-// What was asked for was not done: memory has it, and the file is written anew from it.
+// What was asked for was not done: memory has it, and the file is rewritten from it.
 static void file_failed(void *arg, const char *name, int why, uint64_t batch)
 {
     struct worker_disk *disk = arg;

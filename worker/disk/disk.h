@@ -3,22 +3,23 @@
 // What the files look like: docs/operating/store.md.
 //
 //     chunk:     nothing ──rows──▶ LOG ──it is full, and quiet for a second──▶ SEALED
-//                                  ▲ └── more than it needs: written anew ─┐      │
+//                                  ▲ └── more than it needs: rewritten   ──┐      │
 //                                  └──────────────────────────────────────┘◀──────┘ rows of it go, or come again
 //
 // Two kinds of changes:
 // - rows that come, rows that a commit freezes, and the chunks of a session are in the files before they are in
 //   memory, or the call that brings them fails, and has changed nothing;
-// - all else (rows go or are committed, appends are over) the coordinator tells again to whoever comes back, so it
+// - all else (rows go or are committed, appends are over) the coordinator sends again to returning workers,
+// so it
 //   may be late: what the files do not take is written later.
 //
 // So a process that starts on the directory has what the one before it had at some moment after its last answer,
 // like a worker whose link was broken for a while. What is not in a file any more is not in what it says it holds.
 //
-// Nothing here waits for a disk once the worker serves: what does is done by threads of the disk's own, changes in the order
-// in which they are made here (queue.h), whatever --fsync says. So that something is in the files is known when
-// worker_disk_wait's `done` runs; with --fsync always all of it is on the disk then. What could not be done is written anew
-// from memory, and worker_disk_took says of which sessions that was.
+// Nothing here waits for a disk once the worker serves: what does is done by threads of the disk's own,
+// changes in the order in which they are made here (queue.h), whatever --fsync says. So that something is in
+// the files is known when worker_disk_wait's `done` runs; with --fsync always all of it is on the disk then.
+// What could not be done is rewritten from memory, and worker_disk_took says of which sessions that was.
 //
 // All functions belong to the loop thread; what the threads have done is looked after by a timer. disk NULL: nothing happens, and what can fail succeeds.
 #ifndef WORKER_DISK_DISK_H
@@ -45,7 +46,7 @@ enum worker_fsync {
 
 struct worker_disk; // opaque
 
-struct worker_disk_wait { // of whoever waits; zeroed: nobody does
+struct worker_disk_wait { // of the waiter; zeroed: none
     struct proto_list link;
     uint64_t batch;
     void (*done)(void *arg);
@@ -64,12 +65,12 @@ struct worker_disk_options {
     uint64_t scrub_ns;  // in which all files are read once; 0: they are not
     uint64_t *term;     // the worker's highest, kept
     uint64_t attach_ns; // when rows count as put that were (worker.attach_clock_ns)
-    // A file is damaged whose rows memory has not, or not all: whoever refers to the chunk is to give it up. On the loop,
-    // never on the stack of a call. NULL: nobody is told, nor by the other.
+    // A file is damaged whose rows memory has not, or not all: all references to the chunk must be dropped.
+    // On the loop, never on the stack of a call. NULL: no notification, nor by the other.
     void (*damaged)(void *arg, struct worker_chunk *chunk);
     void (*sealed)(void *arg); // chunks were sealed: more may leave memory (worker/cold.h)
-    // The chunk's file is to be written anew, and rows of it are on the disk alone: they are to come into memory, where they
-    // stay until it is. Called again as long as they have not. NULL: the loop reads them.
+    // The chunk's file must be rewritten, and rows of it are on disk only: they must come into memory, where
+    // they stay until it is. Called again as long as they have not. NULL: the loop reads them.
     void (*wanted)(void *arg, struct worker_chunk *chunk);
     void *arg;
 };
@@ -98,7 +99,7 @@ enum common_code worker_disk_load(struct worker_disk *disk, struct worker_store 
 void worker_disk_close(struct worker_disk *disk);
 void worker_disk_free(struct worker_disk *disk);              // NULL is allowed
 const char *worker_disk_path(const struct worker_disk *disk); // as given; NULL is allowed, and is NULL's
-// Another time for a round of all files (scrub_ns), which begins anew; the same one changes nothing.
+// Another time for a round of all files (scrub_ns), which starts over; the same one changes nothing.
 void worker_disk_set_scrub(struct worker_disk *disk, uint64_t scrub_ns);
 void worker_disk_get_stats(const struct worker_disk *disk, struct worker_disk_stats *out);
 
@@ -121,11 +122,11 @@ enum common_code worker_disk_took_layout(struct worker_disk *disk, const struct 
                                          const struct worker_disk_wait *wait, struct common_error *err);
 // What was asked of the files begins now, not at the end of the turn: the loop is about to compute.
 void worker_disk_start(struct worker_disk *disk);
-// Half of what may wait to be written does: whoever brings much waits first.
+// Half of what may wait to be written does: large writers wait first.
 bool worker_disk_crowded(const struct worker_disk *disk);
 // All who wait go on now: the worker is leaving.
 void worker_disk_end_waits(struct worker_disk *disk);
-// What is to be in the files now takes longer than others should wait for it.
+// What must go into the files now takes longer than others should wait for it.
 bool worker_disk_slow(const struct worker_disk *disk);
 
 // ---- what the store and the sessions say --------------------------------------------------------
@@ -142,11 +143,11 @@ enum common_code worker_disk_frozen(struct worker_disk *disk, struct worker_sess
 // All that the chunk has in memory is to be in its files.
 enum common_code worker_disk_chunk(struct worker_disk *disk, struct worker_chunk *chunk,
                                    struct common_error *err);
-void worker_disk_forget(struct worker_disk *disk, struct worker_chunk *chunk); // nobody refers to it any more
+void worker_disk_forget(struct worker_disk *disk, struct worker_chunk *chunk); // no longer referred to
 // Memory is short: chunks that are full are sealed at once. False: none is, nor is one being sealed.
 bool worker_disk_hurry(struct worker_disk *disk);
-// Its file is damaged, and memory has not all of its rows. What is noted is told when nobody is on the stack: then
-// worker_disk_tell_lost may be called, or the timer does it.
+// Its file is damaged, and memory has not all of its rows. What is noted is reported from an empty stack:
+// then worker_disk_tell_lost may be called, or the timer does it.
 void worker_disk_lost(struct worker_disk *disk, struct worker_chunk *chunk);
 void worker_disk_tell_lost(struct worker_disk *disk);
 
@@ -158,7 +159,7 @@ enum common_code worker_disk_layout(struct worker_disk *disk, struct worker_sess
 // A part of this append comes here next, by worker_disk_rows.
 enum common_code worker_disk_append(struct worker_disk *disk, struct worker_session *session, uint32_t layer,
                                     uint64_t write, uint64_t end, struct common_error *err);
-// Something of it has changed that is told again.
+// Something of it has changed that is sent again.
 void worker_disk_touch(struct worker_disk *disk, struct worker_session *session);
 void worker_disk_drop(struct worker_disk *disk, struct worker_session *session); // it goes
 

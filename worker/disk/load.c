@@ -26,7 +26,7 @@ struct loading {
     struct worker_ids both;       // chunks that have a log and a sealed file
     struct reference *references; // of all sessions to chunks, by chunk
     size_t n_references;
-    struct worker_ids dropped; // chunks that nobody gets
+    struct worker_ids dropped; // chunks that are not used
     struct worker_ids cut;     // chunks whose log had a torn end, in order once all are read
     uint8_t *k, *v;            // of a layer
     uint64_t k_bytes, v_bytes;
@@ -38,7 +38,7 @@ static enum common_code out_of_memory(const struct loading *load)
     return common_error_set(load->err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory to read --store");
 }
 
-// Nothing says that it is damaged: whoever starts later may read it.
+// Nothing says that it is damaged: a later start may read it.
 static enum common_code cannot_read(const struct loading *load, const char *name, int why)
 {
     if (why == -ENOMEM)
@@ -137,7 +137,7 @@ static enum common_code read_session(struct loading *load, uint32_t nth)
 
 static enum common_code load_chunks(struct loading *load, const struct worker_session *session);
 
-// A session and its chunks, as long as nobody else has a reference to them.
+// A session and its chunks, as long as no other reference to them exists.
 static enum common_code load_session(struct loading *load, uint32_t nth)
 {
     struct worker_disk *disk = load->disk;
@@ -164,7 +164,7 @@ static const struct worker_session_image *image_of(const struct loading *load, u
 
 // ---- chunks -------------------------------------------------------------------------------------
 
-// An append of which the session's log knows nothing was never acknowledged as far as this disk can tell: a loss of
+// An append that is not in the session's log was never acknowledged as far as this disk can tell: a loss of
 // power has taken that.
 static bool append_counts(void *arg, uint64_t id, uint64_t term, uint64_t write)
 {
@@ -381,7 +381,8 @@ static bool was_cut(const struct loading *load, const struct worker_chunk *chunk
     return has_id(&load->cut, worker_chunk_id(chunk));
 }
 
-// A chunk without rows that were acknowledged is given up as a whole: nobody could say of a part what is missing.
+// A chunk without rows that were acknowledged is given up as a whole: what is missing of a part would be
+// unknown.
 static enum common_code check_rows(struct loading *load, const struct worker_session *session,
                                    const struct worker_chunk *chunk)
 {
@@ -397,8 +398,8 @@ static enum common_code check_rows(struct loading *load, const struct worker_ses
     return drop_chunk(load, worker_chunk_id(chunk)) ? COMMON_OK : out_of_memory(load);
 }
 
-// Rows that are frozen, by no commit that the session knows: a loss of power has taken that. They are the commit's that
-// the coordinator tells again, or thaw with all that are over by then.
+// Rows that are frozen by no commit of the session: a loss of power has taken that. They belong to the commit
+// that the coordinator sends again, or thaw with all that are over by then.
 static bool freeze_rows(struct loading *load, struct worker_session *session,
                         const struct worker_chunk *chunk)
 {
@@ -453,8 +454,8 @@ static enum common_code drop_chunks(struct loading *load, struct worker_session 
     enum common_code code = worker_session_without(load->disk->sessions, load->disk->store, session,
                                                    is_dropped, &load->dropped, load->err);
     if (session->n_chunks < n)
-        session->logged.layout = true; // its file has yet to hear of it
-    session->lacks = false;            // the coordinator asks whoever comes back
+        session->logged.layout = true; // its file does not have it yet
+    session->lacks = false;            // the coordinator asks returning workers
     return code;
 }
 
@@ -540,6 +541,7 @@ enum common_code worker_disk_load(struct worker_disk *disk, struct worker_store 
     struct loading load = {.disk = disk, .err = err};
     uint64_t began_ns = common_clock_ns();
     disk->store = store;
+    worker_store_set_backing(store, &disk->backing);
     disk->sessions = sessions;
     enum common_code code = load_all(&load);
     if (code == COMMON_OK)

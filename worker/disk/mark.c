@@ -2,7 +2,7 @@
 // Whose directory it is. Two files say so, and either can be made of the other:
 //
 //     banyan-store         banyan-worker store 1\ncluster CLUSTER\nname NAME\n
-//     banyan-store.copy    the same, and check SUM\n: a copy that has a flipped bit or no end says nothing
+//     banyan-store.copy    the same, and check SUM\n: a copy with a flipped bit or no end is ignored
 //
 // A store of an older build has no copy. It gets one as soon as it is opened by whom it belongs to.
 #include <errno.h>
@@ -30,7 +30,7 @@ struct mark { // one of the two files, as it was found
     bool damaged; // it is there, and is not whole
 };
 
-// What tells clusters apart, and nothing else about their secrets.
+// Distinguishes clusters, and reveals nothing else about their secrets.
 static enum common_code cluster_mark(const struct common_secret *secret, char out[CLUSTER_CHARS + 1],
                                      struct common_error *err)
 {

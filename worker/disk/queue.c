@@ -148,7 +148,7 @@ static void note(struct worker_queue *q, struct op *op)
     q->poisoned = op;
 }
 
-// Each file that is to be synced by the end once, in the order in which it was last named.
+// Each file that must be synced by the end, once, in the order in which it was last named.
 static void sync_soon(struct worker_queue *q)
 {
     for (struct op *op = q->batch.head; op; op = op->next) {
@@ -203,7 +203,7 @@ static void turn_over(void *arg)
     worker_queue_begin(arg);
 }
 
-// What has failed is told, and the memory goes.
+// Failures are reported, and the memory is freed.
 static void batch_over(struct worker_queue *q)
 {
     q->took_ns = common_clock_ns() - q->began_ns;

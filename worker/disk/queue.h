@@ -31,20 +31,20 @@ struct worker_queue; // opaque
 struct worker_queue_options {
     struct common_loop *loop;
     uint64_t bytes_max; // of memory for changes that wait; a write beyond it gets -EAGAIN, unless it is alone
-    // The file does not have what was asked for: it is to be written anew. batch: who waits with this number, or a higher
-    // one, waits for it. On the loop.
+    // The file does not have what was asked for: it must be rewritten. batch: calls that wait with this
+    // number, or a higher one, waits for it. On the loop.
     void (*failed)(void *arg, const char *name, int why, uint64_t batch);
     void *arg;
 };
 
 // files: the thread's, as long as the queue lives. NULL: no memory, or no thread.
 struct worker_queue *worker_queue_new(struct worker_files *files, const struct worker_queue_options *options);
-// The loop does not run any more: all that was asked for is done here, with its failures. Nobody waits. The files are the
-// caller's alone again. NULL is allowed.
+// The loop does not run any more: all that was asked for is done here, with its failures. None waits. The
+// files are the caller's alone again. NULL is allowed.
 void worker_queue_free(struct worker_queue *queue);
 struct worker_files *worker_queue_files(struct worker_queue *queue); // as long as the queue lives
 
-// The file's bytes outlive a loss of power before whoever waits from now on goes on; it may be written before.
+// The file's bytes outlive a loss of power before later waiters continue; it may be written before.
 int worker_queue_sync_soon(struct worker_queue *queue, const char *name);
 // Names of a folder likewise, in order; where that fails, this file has failed. 0 or -ENOMEM.
 int worker_queue_sync_names(struct worker_queue *queue, const char *folder, const char *owner);

@@ -22,8 +22,8 @@ struct worker_log { // a file of records
     uint64_t owner, end;
 };
 
-// Writes a record behind the last one. Where that fails, the file is cut to its old length; *broken: not even that
-// could be done, so that it must be written anew. 0 or a negative errno; *bytes: what it added.
+// Writes a record behind the last one. Where that fails, the file is cut to its old length; *broken: not even
+// that could be done, so that it must be rewritten. 0 or a negative errno; *bytes: what it added.
 int worker_record_write(struct worker_files *files, struct worker_log *log, uint32_t type,
                         const struct iovec *payload, int n, bool *broken);
 uint64_t worker_record_bytes(const struct iovec *payload, int n); // of the record in the file

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chunk whose memory is not what it should be (sums.h), and whose file may be: the file is read and summed up beside
-// the loop (fetch.h), and where it is right the memory is written anew from it, some rows at a time.
+// A chunk whose memory is not what it should be (sums.h), and whose file may be: the file is read and summed
+// up beside the loop (fetch.h), and where it is right the memory is rewritten from it, some rows at a time.
 //
 //     READING ──ended──▶ read ──worker_reread_write: MORE, PINNED──▶ DONE, or NONE at any time
 //
@@ -25,7 +25,7 @@ struct worker_reread *worker_disk_reread(struct worker_disk *disk, const struct 
 enum worker_reread_result {
     WORKER_REREAD_DONE,   // the memory has all of it
     WORKER_REREAD_MORE,   // and not all of it: call again
-    WORKER_REREAD_PINNED, // somebody reads the memory: nothing was written; later
+    WORKER_REREAD_PINNED, // the memory is being read: nothing was written; later
     WORKER_REREAD_NONE,   // the file is not there, or has something else; or the chunk lacks rows
 };
 

@@ -10,7 +10,7 @@
 #include "common/log.h"
 #include "worker/disk/state.h"
 
-#define SLACK_BYTES (UINT64_C(64) << 10) // a log that is longer than this and four heads is written anew
+#define SLACK_BYTES (UINT64_C(64) << 10) // a log that is longer than this and four heads is rewritten
 
 struct session_head {
     uint64_t incarnation, epoch, life, term, write_term, write, writes_over, settled;

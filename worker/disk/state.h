@@ -3,6 +3,7 @@
 #ifndef WORKER_DISK_STATE_H
 #define WORKER_DISK_STATE_H
 
+#include "worker/backing.h"
 #include "worker/disk/disk.h"
 #include "worker/disk/files.h"
 #include "worker/disk/image.h"
@@ -30,12 +31,13 @@ struct worker_seal { // of the seal job: one chunk
     int result;     // 0: its sealed file lies beside it
     bool damaged;   // the log was
     bool taken;     // its sealed file goes in the log's place
-    bool unsure;    // nobody knows what the disk has of the log
+    bool unsure;    // what the disk has of the log is unknown
 };
 
 enum { SEALS_MAX = 64 };
 
 struct worker_disk {
+    struct worker_backing backing; // first (backing.c)
     struct common_loop *loop;
     // What is changed: from the load to the close the queue's, else the directory's own. reader: for the loop where it must
     // read (worker_disk_read_layer)
@@ -57,15 +59,15 @@ struct worker_disk {
     struct worker_disk_stats stats;
     struct common_buckets thread_synced; // the sync job's, while it runs
     bool told;                           // that something failed
-    bool ahead; // rows were taken back, and the log of a chunk that is behind has not heard of it
+    bool ahead; // rows were taken back, and the log of a chunk that is behind does not have this
     char boot[WORKER_BOOT_BYTES]; // which start of the machine this is
     bool dark;                    // a loss of power may have taken what the files had
     bool unsafe;                  // what was written before this process may not be on the disk
     uint64_t serial;              // of chunks' files
-    // What is to be done: ids of chunks, and of sessions
+    // Work to do: ids of chunks, and of sessions
     struct worker_ids retry, full, unsynced_chunks, touched, unsynced_sessions;
     bool unlisted;    // there was no memory to list some: see worker_disk_relist
-    bool astray;      // what may not be on the disk yet is in no list of what is to be synced
+    bool astray;      // what may not be on the disk yet is in no list of files to sync
     uint32_t layouts; // sessions whose chunks the files lack
     uint8_t *rows;    // room to read a chunk's rows into, rows_bytes
     uint64_t rows_bytes;
@@ -101,6 +103,8 @@ void worker_ids_free(struct worker_ids *list);
 // A file does not take what it has to: counted, and logged once until all do again.
 enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err);
 
+extern const struct worker_backing_ops worker_disk_backing_ops; // backing.c
+
 // disk.c
 // So much waits that a write would be refused: nothing is begun.
 bool worker_disk_full(const struct worker_disk *disk);
@@ -123,7 +127,7 @@ enum common_code worker_disk_mark(struct worker_disk *disk, const struct worker_
 // boot.c
 // Whether the machine has lost its power since. boot: of this start; NULL: as the system says.
 enum common_code worker_disk_boot_read(struct worker_disk *disk, const char *boot, struct common_error *err);
-// All has been read, and is written from now on: so that the next process knows. UNAVAILABLE.
+// All has been read, and is written from now on: so that the next process can tell. UNAVAILABLE.
 enum common_code worker_disk_boot_open(struct worker_disk *disk, struct common_error *err);
 void worker_disk_boot_close(struct worker_disk *disk); // all is on the disk, and nothing is written any more
 
@@ -142,7 +146,7 @@ int worker_disk_withdrawn(struct worker_disk *disk, const struct worker_session 
 int worker_disk_needs(struct worker_disk *disk, const struct worker_session *session, const char *name);
 
 // sessions.c
-// Its file has not taken something: it is written anew.
+// Its file failed to take something: it is rewritten.
 void worker_disk_session_failed(struct worker_disk *disk, struct worker_session *session, uint64_t batch);
 void worker_disk_session_name(uint64_t id, char out[WORKER_NAME_BYTES]);
 int worker_disk_session_unsynced(struct worker_disk *disk, struct worker_session *session); // it has grown
@@ -154,7 +158,7 @@ bool worker_disk_layouts_ready(struct worker_disk *disk, int *why);
 struct worker_session_image;
 int worker_session_image_read(struct worker_files *files, uint64_t id, struct worker_session_image **out);
 void worker_session_image_free(struct worker_session_image *image); // NULL is allowed
-// Whether it has heard of this append.
+// Whether it has this append.
 bool worker_session_image_knows(const struct worker_session_image *image, uint64_t term, uint64_t write);
 uint32_t worker_session_image_chunks(const struct worker_session_image *image);
 uint64_t worker_session_image_chunk(const struct worker_session_image *image, uint32_t nth); // its id
@@ -181,8 +185,8 @@ enum common_code worker_disk_work(struct worker_disk *disk,
 void worker_disk_rest(struct worker_disk *disk);             // ends both
 // Rows have come: where memory is nearly full, chunks that are full are sealed, so that they may leave it.
 void worker_disk_nudge(struct worker_disk *disk);
-// Lists again what the files lack, where there was no memory to: a session or a chunk that nobody remembers would be behind
-// for ever. `unlisted` stays where there still is none.
+// Lists again what the files lack, where there was no memory to: a session or a chunk that is not listed
+// would be behind forever. `unlisted` stays where there still is none.
 void worker_disk_relist(struct worker_disk *disk);
 // Writes what the files lack. False: they do not take it.
 bool worker_disk_catch_up(struct worker_disk *disk);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nobody waits for: writing what is behind, and, on the thread, syncing, sealing and reading again.
+// Background work: writing what is behind, and, on the thread, syncing, sealing and rereading.
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -163,7 +163,7 @@ static void sync_run(void *arg, const atomic_bool *stop)
     (void)disk->thread_files->ops->sync_folder(disk->thread_files, "sessions");
 }
 
-// After an error nobody knows what the disk has of a file, whatever a second try says: it is written anew.
+// After an error the disk's part of a file is unknown, whatever a second try says: it is rewritten.
 static void sync_end(struct worker_disk *disk)
 {
     disk->syncing = false;
@@ -294,10 +294,10 @@ static void take_sealed(struct worker_disk *disk, struct worker_chunk *chunk, st
     disk->stats.bytes += seal->bytes - keep->end;
     keep->end = seal->bytes;
     keep->sealed = keep->naming = seal->taken = true;
-    keep->serial = ++disk->serial; // a scrub that was asked for the log says nothing of this one
+    keep->serial = ++disk->serial; // a requested scrub, which the log does not mention
 }
 
-// They are in their places. One that is not is behind, and is written anew.
+// They are in their places. One that is not is behind, and is rewritten.
 static void seal_named(void *arg)
 {
     struct worker_disk *disk = arg;
@@ -383,7 +383,7 @@ static void scrub_run(void *arg, const atomic_bool *stop)
     worker_image_end(&image);
 }
 
-// What is damaged on the disk is whole in memory: it is written anew. What is cold is not.
+// What is damaged on disk is complete in memory: it is rewritten. What is cold is not.
 static void scrub_end(struct worker_disk *disk)
 {
     struct worker_chunk *chunk = worker_store_find(disk->store, disk->scrub_id);

@@ -140,7 +140,7 @@ def widened(x: Any, name: str) -> View:
     found = view(x, name)
     if found.dtype != "f32":
         raise InvalidArgument(
-            f"{name} holds {found.dtype}: float32 is wanted, or float16 or bfloat16 of PyTorch or NumPy, whatever the session's type"
+            f"{name} holds {found.dtype}: it must be float32, or float16 or bfloat16 of PyTorch or NumPy, whatever the session's type"
         )
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import itertools
 import math
 import os
@@ -128,14 +129,14 @@ class Client:
             return
         self._forget_loops()
         lib.banyan_shutdown(self._c)
-        # A thread may have entered, and be about to call the library. One that Ctrl-C has taken out of leave() never leaves:
-        # then the library's client, which is shut down, stays until the process ends.
+        # A thread may have entered, and be about to call the library. Where one does not leave, the library's client, which is shut
+        # down, stays until the process ends.
         if over.wait(_LAST_CALL_S):
             lib.banyan_disconnect(self._c)
         with self._lock:
             waiting, self._waiting = list(self._waiting.values()), {}
         for call, future, loop in waiting:
-            call.leave()
+            call.entered.leave()
             _settle(loop, future, Closed("the client was closed"))
         for session in list(self._sessions):
             session.close()
@@ -148,11 +149,8 @@ class Client:
     def call(self, function: Callable[..., int], *arguments: Any) -> None:
         """Makes one blocking call of the C library; the last parameter of `function` is a banyan_error."""
         error = ffi.new("banyan_error *")
-        self._guard.enter()
-        try:
+        with self._guard.entered():
             code = function(*arguments, error)
-        finally:
-            self._guard.leave()
         if code != lib.BANYAN_OK:
             raise_c(code, error)
 
@@ -194,8 +192,8 @@ class Client:
         return Session(self, out[0])
 
     def _ctl(self, *arguments: str) -> Any:
-        self._guard.enter()  # of this process, and not closed; what goes on then does not keep it from being closed
-        self._guard.leave()
+        with self._guard.entered():  # of this process, and not closed; what goes on then does not keep it from being closed
+            pass
         return programs.ctl(*self._where, *arguments)
 
     def restore(
@@ -248,11 +246,8 @@ class Client:
         program has imported opentelemetry and there is one (docs/operating/tracing.md).
         """
         call = Call(items, traceparent)
-        call.enter()
-        try:
+        with call.entered:
             self.call(lib.banyan_attend, self._c, call.c, len(items), _timeout_ns(timeout), ffi.NULL)
-        finally:
-            call.leave()
         return _answers(call, return_errors)
 
     def attend_traced(
@@ -261,11 +256,8 @@ class Client:
         """The same as attend, and also returns where the call's time went."""
         call = Call(items, traceparent)
         trace = ffi.new("banyan_trace *")
-        call.enter()
-        try:
+        with call.entered:
             self.call(lib.banyan_attend, self._c, call.c, len(items), _timeout_ns(timeout), trace)
-        finally:
-            call.leave()
         try:
             return _answers(call, False), infos.trace(trace)
         finally:
@@ -279,28 +271,24 @@ class Client:
         self._listen(loop)
         call, tag = Call(items, traceparent), next(self._tags)
         future: asyncio.Future[Any] = loop.create_future()
-        call.enter()
-        with self._lock:
+        call.entered.enter()
+        with self._lock:  # from here on the library may have it: it keeps its memory until it is done, though Ctrl-C comes here
             self._waiting[tag] = (call, future, loop)
         try:
             self.call(lib.banyan_attend_queue, self._c, call.c, len(items), _timeout_ns(timeout), ffi.cast("void *", tag))
         except BanyanError:
             with self._lock:
-                entry = self._waiting.pop(tag, None)
-            if entry is not None:
-                call.leave()
+                self._waiting.pop(tag, None)
+            call.entered.leave()
             raise
         await future
         return list(_answers(call, return_errors))
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._guard.enter()
-        try:
+        with self._guard.entered():
             if loop not in self._loops:
                 loop.add_reader(lib.banyan_poll_fd(self._c), self._drain)
                 self._loops.add(loop)
-        finally:
-            self._guard.leave()
 
     def _forget_loops(self) -> None:
         fd = lib.banyan_poll_fd(self._c)
@@ -314,21 +302,15 @@ class Client:
     def _drain(self) -> None:
         """Fetches completions of all loops and passes each to its loop."""
         done = ffi.new("banyan_completion[16]")
-        try:
-            self._guard.enter()
-        except Closed:
-            return
-        try:
+        with contextlib.suppress(Closed), self._guard.entered():
             while n := lib.banyan_poll(self._c, done, 16):
                 for i in range(n):
                     with self._lock:
                         entry = self._waiting.pop(int(ffi.cast("uintptr_t", done[i].tag)), None)
                     if entry is not None:
-                        entry[0].leave()
+                        entry[0].entered.leave()
                         error = None if done[i].code == lib.BANYAN_OK else from_c(done[i].code, done[i].error)
                         _settle(entry[2], entry[1], error)
-        finally:
-            self._guard.leave()
 
     # ---- cluster ----
 
@@ -578,11 +560,8 @@ class Session:
         return self._c
 
     def _call(self, function: Callable[..., int], *arguments: Any) -> None:
-        self.guard.enter()
-        try:
+        with self.guard.entered():
             self.client.call(function, *arguments)
-        finally:
-            self.guard.leave()
 
     def close(self) -> None:
         """Releases this handle once its calls in progress have ended; the session remains. delete() deletes it."""
@@ -621,8 +600,8 @@ class Session:
         FailedPrecondition: the folder exists. If the session has forgotten rows, the snapshot has the others and the floor.
         Runs banyanctl from the wheel (else from BANYAN_BIN or PATH); blocks until it has ended.
         """
-        self.guard.enter()
-        self.guard.leave()
+        with self.guard.entered():
+            pass
         more = ["--zstd"] if zstd else []
         return infos.snapshot(self.client._ctl("session", "snapshot", f"0x{self.id:016x}", os.path.abspath(path), *more))
 

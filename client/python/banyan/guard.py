@@ -5,24 +5,30 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 from .errors import Closed
 
 
 class Guard:
-    """Counts the calls in progress. After close() no new one may enter; its argument runs when the last one has left.
+    """Holds the calls in progress. close() lets no new one in; its argument runs when the last one has left.
+
+        with guard.entered():
+            …                   # a call
 
     The garbage collector may run anywhere and close a session or a cache there, so the same thread may call these functions
-    again in the middle of any of them. The lock is therefore reentrant, and the count is raised before the guard is checked
-    for being closed. Ctrl-C may also arrive anywhere: an enter() that raises has counted nothing.
+    again in the middle of any of them. The lock is therefore reentrant, and a call is held before the guard is checked for
+    being closed. Ctrl-C may also arrive anywhere: before, in and after each of them. So calls are held by weak references:
+    whatever ends a call, it has left when nothing refers to it any more; leave() of a call that has not entered does nothing.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._calls = 0
+        self._calls: set[weakref.ref[Any]] = set()
         self._closed = False
         self._last: Callable[[], None] | None = None
 
@@ -35,26 +41,34 @@ class Guard:
         """Whether this process was forked from the one that created it."""
         return os.getpid() != self._pid
 
-    def enter(self) -> None:
+    def entered(self) -> Entered:
+        return Entered([self])
+
+    def enter(self, call: Any) -> None:
+        """call: stands for one call; it has left after leave(call), or when nothing refers to it."""
         if self.foreign:
             raise Closed(f"this {self._what} belongs to the process that this one was forked from: create a new Client after fork()")
-        counted = False
         try:
             with self._lock:
-                self._calls += 1
-                counted = True
+                self._calls.add(weakref.ref(call, self._left))
                 if self._closed:
                     raise Closed(f"this {self._what} was closed")
         except BaseException:
-            if counted:
-                self.leave()
+            self.leave(call)
             raise
 
-    def leave(self) -> None:
+    def leave(self, call: Any) -> None:
+        self._left(weakref.ref(call))
+
+    def _left(self, call: weakref.ref[Any]) -> None:
+        if self.foreign:  # whose threads are not here: one of them may have had the lock
+            return
         last = None
         with self._lock:
-            self._calls -= 1
-            if self._calls == 0:
+            if call not in self._calls:
+                return
+            self._calls.remove(call)
+            if not self._calls:
                 last, self._last = self._last, None
         if last is not None:
             last()
@@ -72,3 +86,30 @@ class Guard:
                 return True
         last()
         return True
+
+
+class Entered:
+    """A context manager: a call is in progress over all of these. enter() raises Closed where one is closed."""
+
+    __slots__ = ("__weakref__", "_guards")
+
+    def __init__(self, guards: list[Guard]) -> None:
+        self._guards = guards
+
+    def enter(self) -> None:
+        try:
+            for guard in self._guards:
+                guard.enter(self)
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        for guard in self._guards:
+            guard.leave(self)
+
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(self, *error: Any) -> None:
+        self.leave()

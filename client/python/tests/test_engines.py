@@ -511,7 +511,7 @@ def test_layers():
     model = model_of({"a": Layer(Kind(4, 2, 8)), "b": Layer(Kind(4, 2, 8), target="a")}, torch.bfloat16, 2)
     assert (model.spec.layers, model.spec.kv_type, model.spec.shares, model.spec.replicas) == (3, "bf16", (None, 0, None), 2)
     assert holds_tokens(model.spec) and not holds_tokens(banyan.Spec(layers=1, q_heads=1, kv_heads=1, k_dim=16))
-    with pytest.raises(ValueError, match="no earlier layer"):
+    with pytest.raises(ValueError, match="does not come before"):
         model_of({"a": Layer(Kind(4, 2, 8), target="b"), "b": Layer(Kind(4, 2, 8))}, torch.float32, 0)
     with pytest.raises(ValueError, match="float16"):
         model_of({"a": Layer(Kind(4, 2, 8))}, torch.float64, 0)

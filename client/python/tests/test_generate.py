@@ -288,9 +288,9 @@ def test_another_models_session(client, llama):
     with torch.no_grad(), BanyanCache(ours, client, session="x") as cache:
         ours(prompt(), past_key_values=cache)
     other = make("llama", {"head_dim": 32}, "banyan")
-    with pytest.raises(Refused, match="k_dim 16, the model 32"):
+    with pytest.raises(Refused, match="k_dim 16, not 32"):
         BanyanCache(other, client, session="x")
-    with pytest.raises(Refused, match="k_dim 16, the model 32"):
+    with pytest.raises(Refused, match="k_dim 16, not 32"):
         other(prompt(), past_key_values=BanyanCache(other.config, client, session="x"))
 
 
@@ -332,6 +332,47 @@ def test_an_interrupted_forward(client, llama):
         hook.remove()
         got = ours.generate(got, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
     assert got.tolist() == eager.generate(prompt(), max_new_tokens=2 * NEW, do_sample=False).tolist()
+
+
+@pytest.mark.parametrize("given", ["model", "config"])
+def test_an_error_behind_the_last_layer(client, llama, given):
+    """Its tokens are not held: the same call again gives what it would have given. After Ctrl-C it is refused until that is clear."""
+    eager, ours = llama
+    ids = prompt(1, 50)
+
+    def failing(error, call):
+        def fail(*_):
+            raise error
+
+        hook = ours.lm_head.register_forward_pre_hook(fail)
+        with pytest.raises(type(error)):
+            call()
+        hook.remove()
+
+    def same(got, want):
+        assert (got - want).abs().max() <= 2e-5 * want.abs().max()
+
+    with torch.no_grad(), BanyanCache(ours if given == "model" else ours.config, client) as cache:
+        want = eager(ids).logits
+        same(ours(ids[:, :10], past_key_values=cache).logits, want[:, :10])
+        for _ in range(2):
+            failing(RuntimeError("no memory"), lambda: ours(ids[:, 10:20], past_key_values=cache))
+            assert cache.get_seq_length() == 10
+        same(ours(ids[:, 10:20], past_key_values=cache).logits, want[:, 10:20])
+        for go_on in (lambda: cache.crop(-10), lambda: cache.check(ids)):
+            failing(KeyboardInterrupt(), lambda: ours(ids[:, 20:30], past_key_values=cache))
+            with pytest.raises(Refused, match=r"behind its last layer of attention.*crop\(-10\)"):
+                ours(ids[:, 20:30], past_key_values=cache)
+            go_on()
+        same(ours(ids[:, 30:], past_key_values=cache).logits, want[:, 30:])
+    for error in (RuntimeError("no memory"), KeyboardInterrupt()):
+        with BanyanCache(ours if given == "model" else ours.config, client) as cache:
+
+            def call(cache=cache):
+                return ours.generate(ids, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+
+            failing(error, call)
+            assert call().tolist() == eager.generate(ids, max_new_tokens=NEW, do_sample=False).tolist()
 
 
 def test_a_forward_that_leaves_layers_out(client, llama):

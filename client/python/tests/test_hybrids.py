@@ -20,10 +20,10 @@ def pair(request):
 
 def test_generate(client, pair):
     ids, mask = prompt(3), torch.ones(3, 40, dtype=torch.long)
-    both_generate(client, pair, ids)
+    both_generate(client, pair, ids, use_cache=False)
     mask[1, :13] = 0
-    both_generate(client, pair, ids, attention_mask=mask)
-    both_generate(client, pair, ids[:2], num_beams=3, num_return_sequences=2)
+    both_generate(client, pair, ids, use_cache=False, attention_mask=mask)
+    both_generate(client, pair, ids[:2], use_cache=False, num_beams=3, num_return_sequences=2)
 
 
 def test_forks_have_states_of_their_own(client, pair):
@@ -35,7 +35,7 @@ def test_forks_have_states_of_their_own(client, pair):
             ids = torch.cat((document, torch.full((1, 3), token)), dim=1)
             with cache.fork() as fork:
                 got = ours.generate(ids, past_key_values=fork, max_new_tokens=NEW, do_sample=False)
-            assert got.tolist() == eager.generate(ids, max_new_tokens=NEW, do_sample=False).tolist()
+            assert got.tolist() == eager.generate(ids, use_cache=False, max_new_tokens=NEW, do_sample=False).tolist()
     with pytest.raises(Refused, match=r"cannot be resumed. Use another name, or delete it"):
         BanyanCache(ours, client, session="document")
 

@@ -12,6 +12,7 @@ pytest.importorskip("transformers")
 
 from families import FAMILIES, make  # noqa: E402
 from generating import NEW, prompt, telling  # noqa: E402
+from transformers import DynamicCache  # noqa: E402
 
 from banyan.transformers import BanyanCache, Refused, prefill  # noqa: E402
 
@@ -21,6 +22,7 @@ LONG = dict(
     rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=BORDER, short_factor=[1.0] * 8,
     long_factor=[1.0 + i for i in range(8)], factor=8.0,
 )  # fmt: skip
+PLAIN = dict(rope_type="default", rope_theta=1e4)
 LONGROPE = {
     "phi3": {"rope_parameters": LONG, "num_attention_heads": 4, "original_max_position_embeddings": BORDER},
     "phimoe": {
@@ -28,10 +30,12 @@ LONGROPE = {
         "original_max_position_embeddings": BORDER,
     },
     "llama": {"rope_parameters": LONG},
+    "mistral": {"rope_scaling": {**{k: v for k, v in LONG.items() if k != "rope_type"}, "type": "longrope"}},  # as it was written once
+    "gemma3_text": {**FAMILIES["gemma3_text"], "rope_parameters": {"full_attention": LONG, "sliding_attention": PLAIN}},
 }  # fmt: skip
 STATES = ["qwen3_next", "lfm2", "falcon_h1", "bamba", "jamba", "zamba", "zamba2", "granitemoehybrid", "nemotron_h", "recurrent_gemma"]
 # A step and a forward of theirs differ by that, with any cache.
-OF_THE_MODELS_OWN = {"nemotron_h": 5e-3, "zamba2": 2e-2, "qwen3_next": 1e-3}
+OF_THE_MODELS_OWN = {"qwen3_next": 1e-3}
 
 
 def pair(family, options):
@@ -121,6 +125,66 @@ def test_longrope_and_back(client, long):
         assert near(got.logits[0], want)
 
 
+def test_longrope_in_forwards_of_the_callers(client, long):
+    """Each is one forward over the text up to there, whichever form that has; with padding that has positions, or none."""
+    eager, ours = long
+    ids, mask = prompt(2, 64), torch.ones(2, 64, dtype=torch.long)
+    mask[1, :5] = 0
+    for all_of in ({}, {"attention_mask": mask}, {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}):
+        with torch.no_grad(), warnings.catch_warnings(), BanyanCache(ours, client) as cache:
+            warnings.simplefilter("ignore")
+            for at, end in ((0, 33), (33, 60), (60, 61), (61, 64)):
+                more = {name: x[:, at:end] if name == "position_ids" else x[:, :end] for name, x in all_of.items()}
+                got = ours(ids[:, at:end], past_key_values=cache, **more).logits
+                want = whole(eager, ids[:, :end], **{name: x[:, :end] for name, x in all_of.items()})[:, at:]
+                seen = mask[:, at:end].bool() if all_of else torch.ones(2, end - at, dtype=torch.bool)
+                assert near(got[seen], want[seen]), (all_of.keys(), at)
+
+
+def test_longrope_where_positions_count_something_else(client, long):
+    _, ours = long
+    with torch.no_grad(), BanyanCache(ours, client) as cache:
+        ours(prompt(1, 30), past_key_values=cache, position_ids=torch.arange(5, 35)[None])
+        with pytest.raises(Refused, match="position_ids count something else than its tokens"):
+            ours(prompt(1, 20), past_key_values=cache, position_ids=torch.arange(36, 56)[None])
+
+
+TWO = {"full_attention": LONG, "sliding_attention": {**LONG, "original_max_position_embeddings": 72, "long_factor": [2.0] * 8}}
+
+
+@pytest.mark.parametrize("tokens", [40, 60, 80])
+def test_longrope_with_a_border_for_each_type_of_layers(client, tokens):
+    eager, ours = pair("gemma3_text", {**FAMILIES["gemma3_text"], "rope_parameters": TWO})
+    ids = prompt(2, tokens)
+    with BanyanCache(ours, client, "book") as cache:
+        prefill(ours, ids, cache, block=10)
+        assert near(last(ours, ids, cache), whole(eager, ids)[:, -1:])
+    with BanyanCache(ours, client, "book") as cache:
+        more = torch.cat((ids, prompt(2, 6)), dim=1)
+        assert near(last(ours, more, cache), whole(eager, more)[:, -1:])
+        cache.delete()
+    with BanyanCache(ours, client) as cache, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        got = generate(ours, ids[:1, : tokens - 20], cache, 40)
+        assert got.tolist() == one_forward_a_token(eager, ids[:1, : tokens - 20], 40).tolist()
+
+
+def test_frequencies_that_depend_on_the_length_in_a_way_of_their_own(client):
+    """As code beside a checkpoint may have them: no rope_type says so."""
+    eager, ours = pair("llama", {})
+
+    class Own(type(ours.model.rotary_emb)):
+        def forward(self, x, position_ids):
+            self.inv_freq = self.original_inv_freq / (2.0 if int(position_ids.max()) >= BORDER else 1.0)
+            return super().forward(x, position_ids)
+
+    for model in (eager, ours):
+        model.model.rotary_emb.__class__ = Own
+    assert not near(whole(eager, prompt(1, BORDER + 1))[:, :5], whole(eager, prompt(1, 5)))
+    with pytest.raises(Refused, match="Own, a rotary embedding of this model"):
+        BanyanCache(ours, client)
+
+
 def test_longrope_of_embeddings(client, long):
     _, ours = long
     vectors = torch.randn(1, BORDER - 2, 64)
@@ -192,6 +256,39 @@ def test_positions_that_a_model_counts_from_zero(client):
     with torch.no_grad(), BanyanCache(ours, client) as cache:
         got = [ours(prompt(2, 40)[:, a:b], past_key_values=cache).logits for a, b in ((0, 20), (20, 39), (39, 40))]
         assert near(torch.cat(got, dim=1), whole(eager, prompt(2, 40)))
+
+
+LIMITS = {
+    "nemotron_h": {"time_step_min": 0.3},
+    "zamba2": {**FAMILIES["zamba2"], "time_step_min": 0.3},
+    "bamba": {**FAMILIES["bamba"], "time_step_limit": (0.2, 0.5)},
+    "granitemoehybrid": {**FAMILIES["granitemoehybrid"], "time_step_limit": (0.0, 0.3)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", LIMITS)
+def test_a_step_has_the_limits_of_a_forward(client, family):
+    """Which Transformers' own step leaves out."""
+    eager, ours = pair(family, LIMITS[family])
+    ids = prompt(2, 40)
+    want = whole(eager, ids)
+
+    def by_steps(model, cache):
+        parts = [(0, 20), (20, 21), (21, 22), (22, 30), *((n, n + 1) for n in range(30, 40))]
+        with torch.no_grad():
+            return torch.cat(
+                [model(ids[:, a:b], past_key_values=cache, position_ids=torch.arange(a, b)[None]).logits for a, b in parts], dim=1
+            )
+
+    assert not near(by_steps(eager, DynamicCache(config=eager.config)), want, 1e-3)
+    with BanyanCache(ours, client) as cache:
+        assert near(by_steps(ours, cache), want)
+
+
+def test_limits_of_steps_that_are_made_in_another_way(client):
+    _, ours = pair("falcon_h1", {**FAMILIES["falcon_h1"], "time_step_limit": (0.2, 0.5)})
+    with pytest.raises(Refused, match=r"FalconH1Mixer limits its time steps \(time_step_limit \(0.2, 0.5\)\)"):
+        BanyanCache(ours, client)
 
 
 # ---- windows ----

@@ -21,7 +21,7 @@ from sessions import SPEC, context, filled, queries
 import banyan
 import banyan.client
 from banyan import Item
-from banyan.guard import Guard
+from banyan.guard import Entered, Guard
 
 
 def test_asyncio(client, rng):
@@ -264,8 +264,8 @@ def test_a_guard_is_entered_again_by_the_thread_that_holds_it():
         def __enter__(self):
             self.lock.__enter__()
             guard._lock = self.lock  # once
-            guard.enter()
-            guard.leave()
+            with guard.entered():
+                pass
             guard.close(lambda: ends.append("closed"))
 
         def __exit__(self, *error):
@@ -273,8 +273,8 @@ def test_a_guard_is_entered_again_by_the_thread_that_holds_it():
 
     def work():
         guard._lock = Collecting(guard._lock)
-        with pytest.raises(banyan.Closed, match="was closed"):
-            guard.enter()
+        with pytest.raises(banyan.Closed, match="was closed"), guard.entered():
+            pass
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -283,32 +283,73 @@ def test_a_guard_is_entered_again_by_the_thread_that_holds_it():
     assert ends == ["closed"]
 
 
-def test_an_interrupt_inside_a_guard_counts_nothing():
-    guard, ends = Guard("thing"), []
+def interrupted_at(n, call):
+    """Runs it, and raises KeyboardInterrupt before the n-th instruction of what it runs in Python. Whether there were so many."""
+    left = [n]
 
-    class Interrupted:
-        def __init__(self, lock):
-            self.lock = lock
+    def trace(frame, event, argument):
+        frame.f_trace_opcodes = True
+        if event == "opcode" and left[0] >= 0:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+        return trace
 
-        def __enter__(self):
-            self.lock.__enter__()
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return left[0] < 0
 
-        def __exit__(self, *error):
-            self.lock.__exit__(*error)
-            guard._lock = self.lock  # once
-            raise KeyboardInterrupt
 
-    guard._lock = Interrupted(guard._lock)
-    with pytest.raises(KeyboardInterrupt):
-        guard.enter()
-    assert guard.close(lambda: ends.append("closed"))
-    assert ends == ["closed"]
+def test_an_interrupt_at_any_instruction_leaves_no_call_behind():
+    """Before, in and behind enter() and leave(): the guard is closed at once, and what it was given runs once."""
+    n = 0
+    while True:
+        guards, ends = [Guard("thing"), Guard("other thing")], []
+
+        def call(guards=guards):
+            with Entered(guards):
+                pass
+
+        more = interrupted_at(n, call)
+        for guard in guards:
+            assert guard.close(lambda ends=ends: ends.append("closed"))
+        assert ends == ["closed", "closed"], n
+        if not more:
+            break
+        n += 1
+    assert n > 50
+
+
+def test_an_interrupt_of_the_last_call_of_a_closed_guard():
+    n = 0
+    while True:
+        guard, ends = Guard("thing"), []
+
+        def call(guard=guard, ends=ends):
+            with guard.entered():
+                guard.close(lambda: ends.append("closed"))
+
+        more = interrupted_at(n, call)
+        guard.close(lambda ends=ends: ends.append("closed"))
+        assert len(ends) <= 1  # an interrupt may come in what it was given, too
+        assert not guard._calls, n
+        if not more:
+            break
+        n += 1
+    assert n > 50 and ends == ["closed"]
 
 
 def test_close_does_not_wait_for_ever_for_a_call_that_never_leaves(cluster, monkeypatch):
     monkeypatch.setattr(banyan.client, "_LAST_CALL_S", 0.1)
     client = cluster.connect()
-    client._guard.enter()  # and Ctrl-C comes where leave() would begin
+    under_way = client._guard.entered()
+    under_way.enter()
     closing = threading.Thread(target=client.close, daemon=True)
     closing.start()
     closing.join(30)

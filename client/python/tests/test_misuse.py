@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import zoo  # noqa: E402
 from families import FAMILIES, make  # noqa: E402
 from generating import NEW, models, prompt  # noqa: E402
 from transformers import DynamicCache, StaticCache  # noqa: E402
@@ -157,6 +158,52 @@ def test_a_model_that_accelerate_has_put_elsewhere(client, llama):
         greedy(ours, torch.cat((out, torch.tensor([[7]])), dim=1), cache)
 
 
+# ---- models that are made in another way ----
+
+
+REASONS = {
+    "blt": r"BltConfig has no num_hidden_layers: the model is not one stack of layers",
+    "deepseek_v4": r"keep more in their cache than keys and values \(store_compression_weights\)",
+    "minimax": r"MiniMax uses cache of its own",
+    "qwen4_exp": r"keep more in their cache than keys and values \(indexer_position_ids\)",
+    "xlstm": r"xLSTMForCausalLM takes no past_key_values",
+}
+
+
+@pytest.mark.parametrize("family", REASONS)
+def test_reasons(client, family):
+    ours = zoo.make(family, prompt())
+    with pytest.raises(Refused, match=REASONS[family]) as refused:
+        ours.set_attn_implementation("banyan")
+        BanyanCache(ours, client)
+    assert "Error" not in str(refused.value) or family == "minimax"  # whose own sentence it is
+
+
+def test_a_model_that_asks_whether_there_are_keys(client):
+    """Mllama does, of layers that read images. Text alone is served; images' keys are not what the service was made for."""
+    ours = zoo.make("mllama", prompt(2))
+    want = zoo.whole(ours, prompt(2))
+    ours.set_attn_implementation("banyan")
+    with torch.no_grad(), BanyanCache(ours, client) as cache:
+        got = [ours(prompt(2)[:, a:b], past_key_values=cache).logits for a, b in ((0, 30), (30, 39), (39, 40))]
+        assert (torch.cat(got, dim=1) - want).abs().max() <= 2e-5 * want.abs().max()
+        for _ in range(2):
+            with pytest.raises(Refused, match="has keys and values, and had none when the model was first looked at"):
+                ours(
+                    prompt(2)[:, :3],
+                    past_key_values=cache,
+                    cross_attention_states=torch.randn(2, 9, ours.config.get_text_config().hidden_size),
+                )
+            got = ours(prompt(2)[:, :1], past_key_values=cache).logits
+            want = zoo.whole(zoo.make("mllama", prompt(2)), torch.cat((prompt(2), prompt(2)[:, :1]), dim=1))[:, -1:]
+            assert (got - want).abs().max() <= 2e-5 * want.abs().max()
+            cache.crop(-1)
+        with pytest.raises(Refused, match="computes with cached keys or values itself"):
+            cache.layers[0].keys + 1
+        with pytest.raises(Refused, match="puts keys or values into its cache itself"):
+            cache.layers[0].values = torch.ones(1)
+
+
 # ---- what happens by itself ----
 
 
@@ -201,19 +248,20 @@ def test_a_guard_within_itself():
     """A finaliser that runs in the midst of enter(), at every line of it."""
     for after in range(60):
         guard, seen, ran = Guard("client"), [], []
+        call = guard.entered()
 
         def trace(frame, event, argument, guard=guard, seen=seen, after=after, ran=ran):
             if frame.f_code.co_filename.endswith("guard.py") and event == "line":
                 seen.append(1)
                 if len(seen) == after:
                     sys.settrace(None)
-                    guard.close(lambda: ran.append(guard._calls))
+                    guard.close(lambda: ran.append(len(guard._calls)))
                     return None
             return trace
 
         sys.settrace(trace)
         try:
-            guard.enter()
+            call.enter()
             inside = True
         except banyan.errors.Closed:
             inside = False
@@ -223,5 +271,5 @@ def test_a_guard_within_itself():
             assert not ran or not guard.closed
             if not guard.closed:
                 guard.close(lambda ran=ran: ran.append(0))
-            guard.leave()
+            call.leave()
         assert ran == [0], after

@@ -29,14 +29,18 @@ LONG = dict(
     rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=40, short_factor=[1.0] * 8,
     long_factor=[1.0 + i for i in range(8)], factor=8.0,
 )  # fmt: skip
+LONGER = {**LONG, "original_max_position_embeddings": 60, "long_factor": [2.0] * 8}
 KINDS = {
     "llama": ("llama", {}),
     "windows": ("gemma2", FAMILIES["gemma2"]),
     "longrope": ("phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 40, "num_attention_heads": 4}),
+    "borders": ("gemma3_text", {**FAMILIES["gemma3_text"], "rope_parameters": {"full_attention": LONG, "sliding_attention": LONGER}}),
     "states": ("qwen3_next", FAMILIES["qwen3_next"]),
     "blocks": ("jamba", FAMILIES["jamba"]),
+    "limits": ("nemotron_h", {"time_step_min": 0.3}),
 }
-HAS_STATES = ("states", "blocks")
+HAS_STATES = ("states", "blocks", "limits")
+HAS_BORDERS = ("longrope", "borders")
 _models = {}
 
 
@@ -286,7 +290,7 @@ class Run:
         self.check_held(self.text)
 
     def op_beams(self):
-        if self.kind == "longrope":  # its beams begin in one form and end in another: compared without
+        if self.kind in HAS_BORDERS:  # its beams begin in one form and end in another: compared without
             return
         with self.cache.fork() as fork:
             got, want = self.generate(fork, self.longer(), num_beams=self.rng.randint(2, 3))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions that are born with a floor (coordinator/sessions/forget.h), as a restored one is: what lies below counts, takes
+// Sessions that are born with a floor (coordinator/place/forget.h), as a restored one is: what lies below counts, takes
 // no memory and is never seen; what is attached past it is all there is.
 #include "tests/coordinator/hermetic/hermetic.h"
 

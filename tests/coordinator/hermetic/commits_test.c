@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attaches: open, put, commit in two phases.
 #include "coordinator/cluster/membership.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/session/table.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "worker/state.h"
 

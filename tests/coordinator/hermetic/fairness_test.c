@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frames are shared between tenants: one that floods a plan with steps delays another's step by one frame, and alters
 // no bit of it. Frames are counted, not time.
+#include "coordinator/steps/dispatch.h"
 #include "coordinator/steps/frame.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions that forget (coordinator/sessions/forget.h): what goes, when, and what is refused from then on.
+// Sessions that forget (coordinator/place/forget.h): what goes, when, and what is refused from then on.
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "worker/state.h"

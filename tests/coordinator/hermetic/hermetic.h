@@ -17,17 +17,17 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "coordinator/check/seals.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/limits.h"
-#include "coordinator/sessions/move.h"
-#include "coordinator/sessions/reconcile.h"
-#include "coordinator/sessions/repair.h"
-#include "coordinator/sessions/seals.h"
-#include "coordinator/sessions/session.h"
-#include "coordinator/sessions/table.h"
+#include "coordinator/place/move.h"
+#include "coordinator/session/session.h"
+#include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/item.h"
+#include "coordinator/sync/repair.h"
+#include "coordinator/sync/visit.h"
 #include "tests/sim/sim_cluster.h"
 #include "tests/sim/sim_edges.h"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is bounded, and what a refusal says; what goes by itself when nobody wants it; numbers that are kept.
+#include "coordinator/cluster/worker_limits.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "worker/state.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chunks that go from worker to worker while their sessions are used: copies that are restored, workers that are
 // drained, loads that are balanced.
-#include "coordinator/sessions/moves.h"
+#include "coordinator/place/moves.h"
+#include "coordinator/place/wishes.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
@@ -583,7 +584,7 @@ static void a_late_worker_gets_its_share(void **state)
         OK(sim_append(cluster->client, sessions[i % 4], 0, 160 + i / 4, 1, 1));
         sim_advance(100 * COMMON_NS_PER_MS);
     }
-    for (int i = 0; cluster->coordinator->sessions.moves->n_wishes && i < 100; i++)
+    for (int i = 0; cluster->coordinator->sessions.wishes->n && i < 100; i++)
         sim_advance(100 * COMMON_NS_PER_MS);
     for (uint32_t i = 0; i < 4; i++)
         wait_settled(cluster, sessions[i]);
@@ -597,7 +598,7 @@ static void a_late_worker_gets_its_share(void **state)
         READS(cluster, sessions[i], 170, 170);
     OK(sim_rebalance(cluster->client, false)); // nothing is left to be done
     sim_advance(COMMON_NS_PER_MS);
-    assert_int_equal(cluster->coordinator->sessions.moves->n_wishes, 0);
+    assert_int_equal(cluster->coordinator->sessions.wishes->n, 0);
     sim_cluster_free(cluster);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations that faults strike (moments_test.c), each with what must be true afterwards.
-#include "coordinator/sessions/layout.h"
+#include "coordinator/session/layout.h"
 #include "tests/coordinator/hermetic/moments.h"
 
 enum { BEFORE = 20 };

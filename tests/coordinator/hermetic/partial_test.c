@@ -2,7 +2,7 @@
 // Partial answers: over what is left, and every token that is left out is declared; without leave an error names them.
 #include <math.h>
 
-#include "coordinator/sessions/missing.h"
+#include "coordinator/sync/missing.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "tests/sim/sim_watch.h"
 

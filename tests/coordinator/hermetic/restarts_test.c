@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Restarts of the coordinator, and runs that come out the same.
-#include "coordinator/sessions/moves.h"
+#include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "worker/state.h"
 
@@ -160,7 +160,7 @@ static void power_and_the_coordinator_are_lost_at_once(void **state)
         assert_int_equal(length_of(cluster, session), 26);
         sim_advance(COMMON_NS_PER_S);
         if (back == DARK_BEFORE || back == TOGETHER) // the full chunk stays
-            assert_true(cluster->coordinator->sessions.moves->struck < 3);
+            assert_true(cluster->coordinator->sessions.struck_copies < 3);
         if (back == DARK_LAST)
             sim_worker_start(dark);
         assert_true(sim_wait_active(cluster, 3));

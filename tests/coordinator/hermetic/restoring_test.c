@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many copies are restored in how much (simulated) time, and what choosing them costs: it is bounded by what a receiver
-// and its rate take, never by how many sessions wait (coordinator/sessions/move_queue.h).
-#include "coordinator/sessions/moves.h"
+// and its rate take, never by how many sessions wait (coordinator/session/move_queue.h).
+#include "coordinator/place/moves.h"
+#include "coordinator/session/move_queue.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
@@ -17,7 +18,7 @@ static struct coordinator_worker *worker_of(struct sim_cluster *cluster, uint32_
 
 static const struct coordinator_move_queue *queue_of(struct sim_cluster *cluster)
 {
-    return &cluster->coordinator->sessions.moves->queue;
+    return cluster->coordinator->sessions.move_queue;
 }
 
 static uint64_t thin_of(struct sim_cluster *cluster)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers that come back after their copies were struck off, with sealed chunks that they have yet
-// (coordinator/sessions/returned.h).
-#include "coordinator/sessions/moves.h"
-#include "coordinator/sessions/seals.h"
+// (coordinator/sync/returned.h).
+#include "coordinator/check/seals.h"
+#include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
-#include "coordinator/sessions/returned.h"
+#include "coordinator/sync/returned.h"
 #include "worker/state.h"
 
 #define SECOND COMMON_NS_PER_S
@@ -20,7 +20,7 @@ static struct coordinator_worker *worker_of(struct sim_cluster *cluster, const s
 
 static uint64_t returned(struct sim_cluster *cluster)
 {
-    return cluster->coordinator->sessions.moves->returned;
+    return cluster->coordinator->sessions.returned_chunks;
 }
 
 static uint64_t copied_bytes(struct sim_cluster *cluster)

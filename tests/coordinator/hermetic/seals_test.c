@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Full chunks are sealed, and a copy whose memory is not what was sealed serves nobody.
-#include "coordinator/sessions/seals.h"
+#include "coordinator/check/seals.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"

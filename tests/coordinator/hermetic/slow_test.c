@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers that compute far slower than planned: who serves, where chunks go, and the way back. All of it over workers
 // that have measured little, and over some that have measured eight times as much.
-#include "coordinator/sessions/moves.h"
+#include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"

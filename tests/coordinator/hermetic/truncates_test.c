@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Truncates that come late or twice (coordinator/sessions/cuts.h): what was acknowledged after them stays.
+// Truncates that come late or twice (coordinator/session/cuts.h): what was acknowledged after them stays.
 #include "tests/coordinator/hermetic/hermetic.h"
 
 enum { ROWS = 40, CUT = 20, MORE = 8, VALUE = 3 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pages of an inventory, and layouts that change between them: what a worker has said is judged by what it had been
 // given when it was asked.
-#include "coordinator/sessions/moves.h"
+#include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
@@ -117,7 +117,7 @@ static void what_is_cut_between_two_pages_keeps_its_copies(void **state)
     sim_disk_stall(SIM_DISK_PATH, false);
     OK(truncate);
     end_visit(cluster, 2);
-    assert_int_equal(cluster->coordinator->sessions.moves->struck, 0);
+    assert_int_equal(cluster->coordinator->sessions.struck_copies, 0);
     reads_for_good(cluster, session, 2);
     sim_cluster_free(cluster);
 }

@@ -36,10 +36,12 @@ def begin(cache: Any) -> None:
     _forwards.caches.append(cache)
 
 
-def end(cache: Any) -> None:
-    """Of its forward, whatever became of it; also of one that an interrupt has ended without a word."""
-    if _forwards.caches:
-        _forwards.caches = [other for other in _forwards.caches if other is not cache]
+def end(cache: Any) -> bool:
+    """Of its forward, whatever became of it; also of one that an interrupt has ended without a word. Whether there was one."""
+    before = _forwards.caches
+    if before:
+        _forwards.caches = [other for other in before if other is not cache]
+    return len(_forwards.caches) < len(before)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from . import alone
 from .faces import stateful
+from .limits import Limits
 
 _TOKENS, _BORDER, _ALONE = 14, 8, 3  # of the text; of its first block; of its last tokens, one by one
 # Of the largest logit, in the middle of the rows behind the border: a row or two may differ by more where experts are chosen
@@ -90,7 +91,8 @@ def _compare(model: Any) -> Ways:
     if blocks and not states:
         return Ways(positions=takes_positions and not same(block, False))
     one_by_one = [*range(_TOKENS - _ALONE, _TOKENS + 1)]
-    steps = same(one_by_one, takes_positions)
-    return Ways(
-        blocks, steps, same([*range(1, _TOKENS + 1)], takes_positions), takes_positions and steps and not same(one_by_one, False)
-    )  # fmt: skip
+    with Limits(model).held():
+        steps = same(one_by_one, takes_positions)
+        return Ways(
+            blocks, steps, same([*range(1, _TOKENS + 1)], takes_positions), takes_positions and steps and not same(one_by_one, False)
+        )  # fmt: skip

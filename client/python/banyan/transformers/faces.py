@@ -14,10 +14,13 @@ from transformers.cache_utils import (
     get_layer_types_and_kwargs,
 )
 
-from .tags import Tag, give, uncompiled
+from .refused import Refused
+from .tags import Owner, Tag, give, stand_in, uncompiled
+
+_NOTHING = torch.empty(0)
 
 
-class Keeper(Protocol):
+class Keeper(Owner, Protocol):
     """Where keys and values go: a cache, or a probe."""
 
     columns: int  # tokens that it has
@@ -25,14 +28,36 @@ class Keeper(Protocol):
     def arrives(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> Tag: ...
 
 
+class _NotHeld(Refused, AttributeError):
+    """For hasattr() and getattr() the layer has no such attribute."""
+
+
 class Face(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """One attention layer."""
+    """One attention layer.
+
+    Its keys and values stand for those that the service holds: a model may ask whether there are any, and not compute with them.
+    """
 
     is_sliding, is_croppable, is_compileable = False, True, False
 
     def __init__(self, keeper: Keeper, index: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self.keeper, self.index = keeper, index
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _NotHeld(f"this model's layers keep more in their cache than keys and values ({name}), and the service holds those alone")
+
+    def _held(self) -> torch.Tensor:
+        return stand_in(Tag(self.keeper, self.index, _NOTHING, _NOTHING), self.keeper.columns > 0)
+
+    def _set(self, given: torch.Tensor | None) -> None:
+        if given is not None:
+            raise Refused(f"layer {self.index} of this model puts keys or values into its cache itself: they would not be in the service")
+
+    keys = property(_held, _set)
+    values = property(_held, _set)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.is_initialized = True
@@ -41,8 +66,9 @@ class Face(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *more: Any, **keywords: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        given = give(self.keeper.arrives(self.index, key_states, value_states))
         self.is_initialized = True
-        return give(self.keeper.arrives(self.index, key_states, value_states))
+        return given
 
     @uncompiled
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -73,6 +99,11 @@ class HybridFace(Face, LinearAttentionLayer):  # type: ignore[no-untyped-call]
 
 def faces(config: Any, keeper: Keeper) -> list[Any]:
     """A layer for each of the model's."""
+    if not isinstance(getattr(config, "num_hidden_layers", None), int):
+        raise Refused(
+            f"{type(config).__name__} has no num_hidden_layers: the model is not one stack of layers, and it is unknown which of them "
+            "have keys and values"
+        )
     kinds, options = get_layer_types_and_kwargs(config)
     out: list[Any] = []
     for i in range(config.num_hidden_layers):

@@ -9,9 +9,13 @@ from typing import Any
 import torch
 
 
-def feed(model: Any, cache: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, at: int, until: int) -> Any:
-    """One forward of the columns [at, until)."""
+def feed(
+    model: Any, cache: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, at: int, until: int, *, positions: bool = True
+) -> Any:  # fmt: skip
+    """One forward of the columns [at, until). positions: False: none are given, so that the model counts padding, too."""
     more = _beside(model, attention_mask, at, until)
+    if not positions:
+        more.pop("position_ids", None)
     return model(input_ids=input_ids[:, at:until], past_key_values=cache, use_cache=True, **more)
 
 

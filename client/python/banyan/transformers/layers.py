@@ -8,6 +8,7 @@ service does not compute, is refused there: before anything is stored.
 
 from __future__ import annotations
 
+import inspect
 import math
 import weakref
 from dataclasses import dataclass
@@ -264,6 +265,10 @@ def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, di
     except Refused:
         raise
     except Exception as error:
+        if "past_key_values" not in inspect.signature(model.forward).parameters:
+            raise Refused(
+                f"{type(model).__name__} takes no past_key_values: what it keeps from one forward to the next are not keys and values"
+            ) from error
         raise Refused(
             f"{type(model).__name__} does not run with a cache that is not Transformers' own: {type(error).__name__}: {error}"
         ) from error

@@ -2,10 +2,19 @@
 """Models whose keys depend on how long the text is, or was: exact means what one forward over the whole text gives.
 
     rope_type   keys of n tokens                          here
-    longrope    n <= original: short factors, else long   a session has one form, 0 (short) or 1 (long); where a text passes the
-                                                          border, it is fed again in the other form
+    longrope    n <= original: short factors, else long   a session has one form; where a text passes the border, it is fed again
+                                                          in the other form
     dynamic     n <= original: as trained, else others    refused behind the border: each further token would change all keys
                 for each n
+
+Types are read from the model's rotary embeddings, where Transformers has put them from whichever field of a configuration had
+them (rope_parameters, rope_scaling; one for all layers, or one for each type of layers). Types of layers may have different
+borders: a form is the number of borders that the text has passed.
+
+    text of n tokens    n <= a       a < n <= b     b < n
+    form                0            1              2
+    layers with a       short        long           long
+    layers with b       short        short          long
 
 A block of a long text must have the long factors though it ends before the border. Transformers chooses them by the largest
 position that it sees: in the long form the embedding is given one position more, behind the border, and its row is cut off.
@@ -13,6 +22,7 @@ position that it sees: in the long form the embedding is given one position more
 
 from __future__ import annotations
 
+import copy
 import weakref
 from typing import Any, NamedTuple
 
@@ -21,43 +31,63 @@ import torch
 from .refused import Refused
 from .tags import uncompiled
 
-SHORT, LONG = 0, 1
+SHORT = 0  # the form of a text that passes no border
+
+_FAR = 1 << 22  # a position behind every border
+
+_independent: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that were looked at
 
 
 class _Rope(NamedTuple):
+    """A rotary embedding, or what a module that is one for each type of layers has for one type."""
+
     module: Any  # a weak reference to it
+    layer_type: str | None
     dynamic: bool
     border: int  # the longest text that is computed as trained
 
 
-def _of_module(module: Any) -> list[_Rope]:
+def _types_of(module: Any) -> list[tuple[str | None, Any]]:
     types = getattr(module, "rope_type", None)
+    return list(types.items()) if isinstance(types, dict) else [(None, types)]
+
+
+def _depends(kind: Any) -> bool:
+    return isinstance(kind, str) and ("dynamic" in kind or kind == "longrope")
+
+
+def _of_module(module: Any) -> list[_Rope]:
     config = getattr(module, "config", None)
     found = []
-    for name, kind in types.items() if isinstance(types, dict) else ((None, types),):
-        if not isinstance(kind, str) or ("dynamic" not in kind and kind != "longrope"):
+    for name, kind in _types_of(module):
+        if not _depends(kind):
             continue
         if "dynamic" in kind:
             border = module.original_max_seq_len
         else:
             parameters = config.rope_parameters if name is None else config.rope_parameters[name]  # type: ignore[union-attr]
             border = parameters["original_max_position_embeddings"]
-        found.append(_Rope(weakref.ref(module), "dynamic" in kind, int(border)))
+        found.append(_Rope(weakref.ref(module), name, "dynamic" in kind, int(border)))
     return found
 
 
 class Lengths:
-    """Of one model."""
+    """Of one model. Refused where its frequencies depend on the length in a way that is not known.
+
+    Attributes:
+        borders: of longrope, ascending.
+    """
 
     def __init__(self, model: Any) -> None:
         self._ropes = [rope for module in model.modules() for rope in _of_module(module)]
+        self.borders = sorted({rope.border for rope in self._ropes if not rope.dynamic})
+        for module in model.modules():
+            if module not in _independent:
+                _check_independent(module)
+                _independent.add(module)
 
     def __bool__(self) -> bool:
         return bool(self._ropes)
-
-    @property
-    def borders(self) -> list[int]:
-        return [rope.border for rope in self._ropes if not rope.dynamic]
 
     def form_of(self, length: int) -> int:
         """Which form a text of so many positions has; Refused where it would have another one with each token."""
@@ -69,44 +99,80 @@ class Lengths:
                     "behind that its frequencies change with every token, and with them all keys that are held. Use a rope_type that "
                     "does not depend on the length (yarn, linear, llama3), or a shorter text"
                 )
-        return LONG if any(length > border for border in self.borders) else SHORT
+        return sum(length > border for border in self.borders)
+
+    def least(self, form: int) -> int:
+        """How many positions the shortest text of this form has."""
+        return self.borders[form - 1] + 1 if form else 0
 
     def in_form(self, form: int) -> list[Any]:
         """Hooks of a forward that is computed in this form; who calls removes them."""
+        ropes: dict[int, list[_Rope]] = {}
+        for rope in self._ropes:
+            if not rope.dynamic:
+                ropes.setdefault(id(rope.module()), []).append(rope)
         hooks: list[Any] = []
-        for module, border in {id(r.module()): (r.module(), r.border) for r in self._ropes if not r.dynamic}.values():
-            seen: list[int] = []
-
-            @uncompiled
-            def before(module: Any, arguments: Any, keywords: Any, border: int = border, seen: list[int] = seen) -> Any:
-                ids = keywords["position_ids"] if "position_ids" in keywords else arguments[1]
-                if form == SHORT:
-                    if int(ids.max()) + 1 > border:
-                        raise Refused(
-                            f"position {int(ids.max())}, in a text that was said to end before: give position_ids that count tokens"
-                        )
-                    return None
-                seen.append(ids.shape[-1])
-                more = torch.cat((ids, ids.new_full((*ids.shape[:-1], 1), border)), dim=-1)
-                if "position_ids" in keywords:
-                    return arguments, {**keywords, "position_ids": more}
-                return (arguments[0], more, *arguments[2:]), keywords
-
-            @uncompiled
-            def behind(module: Any, arguments: Any, keywords: Any, output: Any, seen: list[int] = seen) -> Any:
-                if form == SHORT:
-                    return None
-                rows = seen.pop()
-                if not isinstance(output, tuple) or any(x.shape[-2] != rows + 1 for x in output):
-                    raise Refused("this model's rotary embedding gives something else than a cosine and a sine for each position")
-                return tuple(x[..., :rows, :] for x in output)
-
-            hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            hooks.append(module.register_forward_hook(behind, with_kwargs=True))
+        for of_module in ropes.values():
+            hooks += _hooks(of_module[0].module(), {r.layer_type: r.border for r in of_module}, set(self.borders[:form]))
         return hooks
+
+
+def _hooks(module: Any, borders: dict[str | None, int], passed: set[int]) -> list[Any]:
+    """borders: by type of layers. passed: those behind which keys have the long factors."""
+    seen: list[int] = []  # rows of a call under way; 0: as it is
+
+    @uncompiled
+    def before(module: Any, arguments: Any, keywords: Any) -> Any:
+        ids = keywords["position_ids"] if "position_ids" in keywords else arguments[1]
+        border = borders.get(keywords.get("layer_type", arguments[2] if len(arguments) > 2 else None))
+        if border is not None and border not in passed and int(ids.max()) + 1 > border:
+            raise Refused(f"position {int(ids.max())}, in a text that was said to end before: give position_ids that count tokens")
+        seen.append(0 if border not in passed else ids.shape[-1])
+        if not seen[-1]:
+            return None
+        more = torch.cat((ids, ids.new_full((*ids.shape[:-1], 1), border)), dim=-1)
+        if "position_ids" in keywords:
+            return arguments, {**keywords, "position_ids": more}
+        return (arguments[0], more, *arguments[2:]), keywords
+
+    @uncompiled
+    def behind(module: Any, arguments: Any, keywords: Any, output: Any) -> Any:
+        rows = seen.pop()
+        if not rows:
+            return None
+        if not isinstance(output, tuple) or any(x.shape[-2] != rows + 1 for x in output):
+            raise Refused("this model's rotary embedding gives something else than a cosine and a sine for each position")
+        return tuple(x[..., :rows, :] for x in output)
+
+    return [module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(behind, with_kwargs=True)]
 
 
 def _has_grown(module: Any) -> bool:
     """Whether it keeps the frequencies of a longer text that it has seen."""
     grown = [value for name, value in vars(module).items() if name.endswith("max_seq_len_cached")]
     return any(int(value) > module.original_max_seq_len for value in grown)
+
+
+def _check_independent(module: Any) -> None:
+    """That a rotary embedding of no type that is known to depend on the length gives a position the same, whatever comes behind."""
+    if not any(name.endswith("inv_freq") for name, _ in module.named_buffers(recurse=False)):
+        return
+    for name, kind in _types_of(module):
+        if not _depends(kind) and _sees_length(module, () if name is None else (name,)):
+            raise Refused(
+                f"{type(module).__name__}, a rotary embedding of this model, gives a position other frequencies where a longer text "
+                "follows, in a way that is not known here: keys that are held would be wrong. Use a rope_type that does not depend on "
+                "the length"
+            )
+
+
+def _sees_length(module: Any, more: tuple[str, ...]) -> bool:
+    near = torch.arange(4)[None]
+    far = torch.cat((near, near.new_full((1, 1), _FAR)), dim=1)
+    try:
+        module = copy.deepcopy(module).cpu()  # it keeps what it has seen; and a GPU would not survive a table's end
+        with torch.no_grad():
+            a, b = (module(torch.zeros(1, 1), ids, *more) for ids in (near, far))
+            return any(not torch.equal(x, y[:, :4]) for x, y in zip(a, b))
+    except Exception:  # an embedding of images, or one that is called in another way
+        return False

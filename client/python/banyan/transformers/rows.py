@@ -9,6 +9,7 @@ from .. import tokens
 from .._abi import ffi, lib
 from ..client import Client, Session
 from ..errors import raise_c
+from ..guard import Entered
 from .layers import Layer
 
 _WORD = 8
@@ -30,7 +31,8 @@ class RowCall:
 
     def __init__(self, client: Client, sessions: list[Session], index: int, layer: Layer, dtype: torch.dtype) -> None:
         n, item_bytes = len(sessions), dtype.itemsize
-        self._client, self._sessions, self._n = client, sessions, n
+        self._client, self._n = client, n
+        self._guards = [session.guard for session in sessions]
         self._items = ffi.new("banyan_item[]", 2 * n)
         self._errors = ffi.new("banyan_error[]", 2 * n)
         for i in range(2 * n):
@@ -71,15 +73,9 @@ class RowCall:
             if v:
                 v += self.v_bytes
         n = 2 * self._n if with_tokens else self._n
-        entered, items = 0, self._items
-        try:
-            for session in self._sessions:
-                session.guard.enter()
-                entered += 1
+        items = self._items
+        with Entered(self._guards):
             self._client.call(lib.banyan_attend, self._client.handle, items, n, 0, ffi.NULL)
-        finally:
-            for session in self._sessions[:entered]:
-                session.guard.leave()
         for i in range(n):
             if items[i].code:
                 raise_c(items[i].code, self._errors[i])

@@ -11,6 +11,7 @@ import torch
 from .._abi import ffi, lib
 from ..client import Client, Session
 from ..errors import raise_c
+from ..guard import Entered
 from ..tokens import DIM, Said, Stamp, layer_of, parsed, values
 from .layers import Latent, Layer, latent_rows
 from .refused import Refused
@@ -206,15 +207,8 @@ class Steps:
                 self._fill(n, layer_of(self.sessions[0].spec), part, columns - pads[part.i], unwanted, put, put, unwanted)
                 n += 1
         items = self._items
-        entered = 0
-        try:
-            for session in self.sessions:
-                session.guard.enter()
-                entered += 1
+        with Entered([session.guard for session in self.sessions]):
             self.client.call(lib.banyan_attend, self.client.handle, items, n, 0, ffi.NULL)
-        finally:
-            for session in self.sessions[:entered]:
-                session.guard.leave()
         for i in range(n):
             if items[i].code:
                 raise_c(items[i].code, self._errors[i])

@@ -112,6 +112,13 @@ def give(tag: Tag) -> tuple[torch.Tensor, torch.Tensor]:
     return keys, values
 
 
+def stand_in(tag: Tag, any_held: bool) -> torch.Tensor:
+    """What stands for all keys or values that a layer holds, and may only be asked whether there are any."""
+    held = torch.empty(int(any_held)).as_subclass(Tagged)
+    held.tag = tag
+    return held
+
+
 def tag_of(x: Any) -> Tag | None:
     return x.tag if isinstance(x, Tagged) else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of the service for a layer's rows: C structures that are made once and filled anew, and repeated where it stalls."""
+"""One call of the service for a layer's rows: C structures that are made once and filled for each call, which is repeated if it stalls."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from .._abi import ffi, lib
 from ..client import Client, Session
 from ..errors import BanyanError, from_c
+from ..guard import Entered
 from .retry import Deadline, passing
 
 _WORD = 8
@@ -93,15 +94,10 @@ class Items:
         """items: those numbered `which` of this array."""
         if not which:
             return {}
-        entered: list[Session] = []
+        sessions = {id(self.sessions[i]): self.sessions[i] for i in which}.values()
         try:
-            for session in {id(self.sessions[i]): self.sessions[i] for i in which}.values():
-                session.guard.enter()
-                entered.append(session)
-            client.call(lib.banyan_attend, client.handle, items, len(which), int(deadline.attempt * 1e9), ffi.NULL)
+            with Entered([session.guard for session in sessions]):
+                client.call(lib.banyan_attend, client.handle, items, len(which), int(deadline.attempt * 1e9), ffi.NULL)
         except BanyanError as error:
             return dict.fromkeys(which, error)
-        finally:
-            for session in entered:
-                session.guard.leave()
         return {i: from_c(items[j].code, errors[j]) for j, i in enumerate(which) if items[j].code != lib.BANYAN_OK}

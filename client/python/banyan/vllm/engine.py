@@ -58,9 +58,8 @@ def _completed(real: Any) -> Any:
     def create_engine_config(self: Any, *args: Any, **more: Any) -> Any:
         start_local()
         fill(self)
-        chunked, batch = self.enable_chunked_prefill, self.max_num_batched_tokens
         config = real(self, *args, **more)
-        adjust(config, chunked is not False, batch)
+        adjust(config)
         return config
 
     create_engine_config.banyan = True  # type: ignore[attr-defined]
@@ -81,6 +80,9 @@ def defaults() -> dict[str, Any]:
 
 def fill(args: Any) -> None:
     """Sets of EngineArgs what the user has left open. Refused: what the user has set otherwise."""
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
     for name, value in defaults().items():
         said = getattr(args, name)
         if said is None:
@@ -89,21 +91,20 @@ def fill(args: Any) -> None:
             raise Refused(f"banyan: the scheduler {said}: a failed request is ended by {SCHEDULER}, so leave --scheduler-cls out")
     if args.block_size is None:
         args.block_size = BLOCK
+    if not current_platform.is_cpu():  # which chooses its own, that install() has replaced
+        if args.attention_backend not in (None, AttentionBackendEnum.CUSTOM):
+            raise Refused(
+                f"banyan: the attention backend {args.attention_backend.name}: keys are in the cluster, so leave --attention-backend out"
+            )
+        args.attention_backend = AttentionBackendEnum.CUSTOM
 
 
-def adjust(config: Any, chunked: bool = True, batch: int | None = None) -> None:
-    """Refuses what is not served, and counts KV blocks: for as many requests and tokens as the engine may have, whatever its memory.
-
-    chunked, batch: whether prompts may be computed in parts, and how many tokens a step has at most, as the user has said.
-    """
+def adjust(config: Any) -> None:
+    """Refuses what is not served, and counts KV blocks: for as many requests and tokens as the engine may have, whatever its memory."""
     check(config)
     cache, scheduler = config.cache_config, config.scheduler_config
     if config.model_config.use_mla:
-        # vLLM's own kernel of CPUs takes blocks of 16 alone, and prompts at once
-        cache.block_size = max(cache.block_size, BLOCK)
-        if chunked and not scheduler.enable_chunked_prefill:
-            scheduler.enable_chunked_prefill = True
-            scheduler.max_num_batched_tokens = batch or scheduler.DEFAULT_MAX_NUM_BATCHED_TOKENS
+        cache.block_size = max(cache.block_size, BLOCK)  # vLLM's own kernel of CPUs takes blocks of 16 alone
     if environment().window:
         keep_of(environment().window, scheduler.max_num_batched_tokens)
     if cache.num_gpu_blocks_override is None:

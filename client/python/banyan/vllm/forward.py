@@ -169,7 +169,7 @@ _forward: Forward | None = None
 
 
 def use(worker: Worker | None) -> None:
-    """The worker of this process, for the layers; None: there is none any more."""
+    """The worker of this process, for the layers; None: it has ended."""
     global _forward
     if _forward is not None:
         _forward.stop()

@@ -129,7 +129,7 @@ def _trouble(hook: Hook, load: Callable[[str], Any]) -> str:
     except (ImportError, AttributeError) as error:
         return f"{where} is gone ({error})"
     except (TypeError, ValueError):
-        return f"{where} is no function that takes {', '.join(hook.parameters)}"
+        return f"{where} is not a function that takes {', '.join(hook.parameters)}"
     missing = [name for name in hook.parameters if name not in takes]
     if missing:
         return f"{where} takes ({', '.join(takes)}), and no {', '.join(missing)}"

@@ -46,7 +46,7 @@ def model_of(layers: Mapping[str, Layer], dtype: Any, replicas: int) -> Model:
     for name, layer in layers.items():
         source = None if layer.target is None else index.get(layer.target)
         if layer.target is not None and (source is None or source >= index[name]):
-            raise ValueError(f"{name} reads the keys of {layer.target}, which is no earlier layer")
+            raise ValueError(f"{name} reads the keys of {layer.target}, which does not come before it")
         shares.append(source)
     of_layer = [*(layer.kind for layer in layers.values()), tokens.KIND]
     kinds = list(dict.fromkeys(of_layer))

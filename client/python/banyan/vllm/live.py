@@ -3,7 +3,7 @@
 
 A request's life here:
 
-    (announced) ──begin()──▶ open ──forward: rows appended, attended──▶ open … ──ended──▶ (let go of)
+    (announced) ──begin()──▶ open ──forward: rows appended, attended──▶ open … ──ended──▶ (released)
                     │                        │
                     └──────── failed ◀───────┘     its rows are zeros, its blocks are reported, the scheduler ends it
 
@@ -43,7 +43,7 @@ class Live:
         pending: the row that says how its session is come by, where nothing has left for that yet.
         lasts: its session stays at the end.
         start, tokens, mark: of the step at hand.
-        incarnation: of its session as this worker left it: another one means that somebody else has truncated it.
+        incarnation: of its session as this worker left it: another one means that another client has truncated it.
         table: its KV blocks, in the order of positions; 0: one that was given back.
         failed: why it fails; "": it does not.
     """
@@ -64,7 +64,7 @@ class Live:
 
 
 class Closer:
-    """Lets go of sessions in a thread of its own: that takes a round trip, which no step waits for."""
+    """Closes handles of sessions in a thread of its own: that takes a round trip, which no step waits for."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
@@ -147,7 +147,7 @@ class Worker:
         self.stepping = False
 
     def finish(self, request: str) -> None:
-        """A request is over, and no step under way: what begin() would do for it with the next step."""
+        """A request is over, and no step in progress: what begin() would do for it with the next step."""
         self._patience = Deadline(self.settings.retry_s)
         live = self._over(request)
         if live is not None:
@@ -261,7 +261,7 @@ class Worker:
     def _opened(self, row: Row) -> Session:
         how = {"create": self._created, "resume": self._resumed, "fork": self._forked}.get(row.opens)
         if how is None:
-            raise FailedPrecondition(f"the session of {row.request} was let go of")
+            raise FailedPrecondition(f"the session of {row.request} was closed")
         return persist(lambda: how(row), self._patience)
 
     def _own(self, name: str) -> str:
@@ -308,7 +308,7 @@ class Worker:
     # ---- rows ----
 
     def whose(self, block: int, first: int, count: int) -> Live | None:
-        """The request of a batch row: it has this block, and `count` tokens from position `first` on. None: nobody announced it."""
+        """The request of a batch row: it has this block, and `count` tokens from position `first` on. None: it was not announced."""
         live = self.by_block.get(block)
         if live is None or live.request not in self._here:
             self._strange.add(block)
@@ -332,7 +332,7 @@ class Worker:
         return {max(live.table) for live in self._here.values() if live.failed and live.table} | self._strange
 
     def same(self, session: Session) -> bool:
-        """Whether nobody else has truncated a session of a live request. Asks the service."""
+        """Whether no other client has truncated a session of a live request. Asks the service."""
         live = next((live for live in self._here.values() if live.session is session), None)
         return live is not None and session.info().incarnation == live.incarnation
 

@@ -109,7 +109,7 @@ class Reaper:
                 self._log(f"session {name} is left to its time to live: {error}")
 
     def stop(self) -> None:
-        """Waits for what is to be deleted, some seconds at most."""
+        """Waits for the deletions, some seconds at most."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(5)

@@ -15,7 +15,7 @@ class Row:
         start: position of its first token in this step: the session has exactly the tokens before it.
         tokens: their ids.
         blocks: KV blocks that the request has got since its last row; all of them where `fresh`.
-        fresh: the request begins here, or goes on after a preemption: blocks of before are no longer its own.
+        fresh: the request begins here, or goes on after a preemption: its earlier blocks are no longer its own.
         mark: of the model (mark.py).
         opens: how its session is come by, of a request's first row; "": it is open.
             "create": there is none of this name, or what it has does not count; "resume": it has at least `start` tokens;

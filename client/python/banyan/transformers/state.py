@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cache holds, and how that is cut, begun again, and dealt out to other sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache
+
+from ..client import Client, Session
+from .blocks import Ways
+from .faces import faces, stateful
+from .generate import running
+from .layers import Layer
+from .lengths import SHORT, Lengths
+from .limits import Limits
+from .refused import Refused
+from .steps import Steps
+from .tags import uncompiled
+from .text import Text
+
+
+class State(Cache):
+    """The fields of a BanyanCache. Each of the classes between the two does one thing with them; lower ones do not call higher ones.
+
+    BanyanCache (cache.py)    a forward's attention; its life
+    Answering (answering.py)  what generate() and prefill() are called with
+    Watching (watching.py)    a model and its forwards
+    Formed (formed.py)        frequencies that depend on the length of the text, limits that a step leaves out
+    Opened (opened.py)        sessions, made or found
+    Held (held.py)            the text, and how it is compared
+    State
+    """
+
+    def __init__(self, config: Any, client: Client, session: str | None, kv_type: str | None, more: dict[str, Any]) -> None:
+        self.client, self.name = client, session
+        self.columns = 0  # of the batch: tokens of each sequence, padding on its left included
+        self.pads: list[int] = []  # padding of each sequence
+        self._config = config
+        self._kv_type, self._more = kv_type, more
+        self._named = session is not None  # whether the sessions at hand are those of the name
+        self._plan: dict[int, Layer] = {}
+        self._done: set[int] = set()  # layers that have answered, while a forward is under way
+        self._dirty = False  # a forward has begun and not ended
+        self._open = False  # the model is in a forward, or an error has ended one
+        self._began: int | None = None  # columns when it began; None: what is held behind them is meant to be there
+        self._fed: torch.Tensor | None = None  # the tokens of the forward under way, or the embeddings
+        self._text: Text | None = None  # what the sessions hold; None: nothing, or not read yet
+        self._mark = 0  # of the model
+        self._form = SHORT  # of the keys that are held (lengths.py)
+        self._lengths: Lengths | None = None
+        self._limits: Limits | None = None
+        self._ways = Ways()  # in which tokens may be fed behind others
+        self._most = 0  # tokens beyond which the model's window is known to Transformers' cache alone; 0: no such window
+        self._goal = 0  # positions of the whole text of which a block is fed
+        self._closed = False
+        self._retry: int | None = None  # tokens that a generate() was given which an error has ended
+        self._unchecked = False  # resumed, and not compared with a text
+        self._dtype: torch.dtype | None = None  # of keys when the model was looked at, where that decides what is held
+        self._modules: dict[int, Any] = {}  # the attention modules of the model that was looked at
+        self._sinks: dict[int, Any] = {}
+        self._model: Any = None
+        self._steps: Steps | None = None
+        self._hooks: list[Any] = []
+        self._forms: list[Any] = []  # hooks of the forward under way
+        self._alike: bool | None = None  # whether the model computes the same from embeddings as from ids; None: not tried
+        keeper: Any = self  # that is, the BanyanCache
+        super().__init__(layers=faces(config.get_text_config(decoder=True), keeper))
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        return () if self._steps is None else tuple(self._steps.sessions)
+
+    @property
+    def device(self) -> torch.device:
+        """The model's."""
+        model = self._model and self._model()
+        return torch.device("cpu") if model is None else next(model.parameters()).device
+
+    @property
+    def has_local_layers(self) -> bool:
+        """Whether layers of the model keep their state here, not in the service."""
+        return bool(self._local())
+
+    @uncompiled
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.columns
+
+    def _local(self) -> dict[int, Any]:
+        """Layers that have a state in this process."""
+        return {i: layer for i, layer in enumerate(self.layers) if stateful(layer)}
+
+    def _is_generating(self) -> bool:
+        call = running()
+        return call is not None and call[0] is self
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Refused("this cache was closed: make a new one; a session with a name is opened by it")
+
+    def put_right(self) -> None:
+        """Takes away what an interrupted forward has left behind the last whole one."""
+        if self._dirty and self._steps is not None:
+            self._steps.truncate([max(0, self.columns - pad) for pad in self.pads])
+            self._done, self._dirty = set(), False
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Removes the last -tokens_to_remove tokens."""
+        if tokens_to_remove > 0:
+            raise ValueError("crop: give how many tokens to remove, as a negative number")
+        for i, layer in self._local().items():
+            if not (tokens_to_remove == 0 or layer.record_past):
+                raise Refused(
+                    f"layer {i} has a state of its own, which cannot go back: begin again with cache.reset(), or fork() beforehand"
+                )
+        for layer in self._local().values():
+            if layer.record_past:
+                layer.crop(tokens_to_remove)
+        if tokens_to_remove == 0 or self._steps is None:
+            return
+        if not self._is_generating():
+            self._retry = None
+        self._began = None
+        columns = max(0, self.columns + tokens_to_remove)
+        self._steps.truncate([max(0, columns - pad) for pad in self.pads])
+        self.columns, self._done, self._dirty = columns, set(), False
+
+    def reset(self) -> None:
+        for layer in self._local().values():
+            layer.reset()
+        if self._steps is not None:
+            self._steps.truncate([0] * len(self.pads))
+        self.columns, self._done, self._dirty, self._open, self.pads = 0, set(), False, False, [0] * len(self.pads)
+        self._form, self._unchecked, self._retry, self._began = SHORT, False, None, None
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Sequence i goes on from what sequence beam_idx[i] is now: by forks, which share all full chunks."""
+        self._select([int(i) for i in beam_idx])
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        chosen = torch.arange(len(self.pads))[indices.cpu()] if self.pads else indices
+        self._select([int(i) for i in chosen])
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._select([i for i in range(len(self.pads)) for _ in range(repeats)])
+
+    def _select(self, sources: list[int]) -> None:
+        """Sequences are forked, dropped, or change places. Sessions with a name stay what they are: forks take their place."""
+        if self._steps is None or sources == list(range(len(self.pads))):
+            return
+        for layer in self._local().values():
+            layer.reorder_cache(torch.tensor(sources))
+        if self._named:
+            self._steps.replace([self._steps.sessions[i].fork(self.columns - self.pads[i]) for i in sources])
+            self._named = False
+        else:
+            self._steps.select(sources)
+        self.pads = [self.pads[i] for i in sources]
+        if self._text is not None:
+            self._text = self._text.select(sources)

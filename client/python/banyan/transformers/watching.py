@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model and its forwards: what is fed, by which weights, and that no layer is left out."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from . import alone, identity
+from .blocks import ways_of
+from .faces import windows_of_caches
+from .formed import Formed
+from .layers import run_probe
+from .lengths import Lengths
+from .limits import Limits
+from .refused import Refused
+from .tags import uncompiled
+
+KV_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+class Watching(Formed):
+    def _await_model(self) -> None:
+        here = weakref.ref(self)
+
+        @uncompiled
+        def hook(module: torch.nn.Module, arguments: Any) -> None:
+            cache = here()
+            if cache is not None and cache._is_awaited(module):
+                cache._meet(module)
+                cache._await_tokens(module)
+
+        self._hooks.append(torch.nn.modules.module.register_module_forward_pre_hook(hook))
+
+    def _is_awaited(self, module: Any) -> bool:
+        return not self._plan and isinstance(module, PreTrainedModel) and module.config is self._config
+
+    def _meet(self, model: Any) -> None:
+        self._drop_hooks()
+        try:
+            self._look_at(model)
+        except BaseException:
+            self._drop_hooks()
+            self._await_model()  # the next call looks again
+            raise
+
+    def _await_tokens(self, model: Any) -> None:
+        """Of a forward that has begun already, perhaps with this cache: what the model inside is called with, or what is embedded."""
+        here = weakref.ref(self)
+        inside, embedding = getattr(model, "base_model", model), model.get_input_embeddings()
+
+        @uncompiled
+        def called(module: torch.nn.Module, arguments: Any, keywords: Any) -> None:
+            for hook in hooks:
+                hook.remove()
+            cache = here()
+            if cache is None:
+                return
+            if module is not inside:
+                cache._fed = arguments[0] if arguments else None
+            elif keywords.get("past_key_values") is cache:
+                cache._begin_late(model, keywords, _fed(arguments, keywords))
+
+        hooks = [part.register_forward_pre_hook(called, with_kwargs=True) for part in (inside, embedding) if part is not model]
+        self._hooks += hooks
+
+    def _begin_late(self, model: Any, keywords: dict[str, Any], fed: torch.Tensor | None) -> None:
+        """Of a forward whose arguments can no longer be altered."""
+        if self._ways.positions and self.columns and keywords.get("position_ids") is None:
+            raise Refused("this model counts positions from zero in each forward: give BanyanCache the model, not its config")
+        self._begin_forward(model, keywords, fed)
+
+    def _drop_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._drop_forms()
+        alone.end(self)
+
+    def _look_at(self, model: PreTrainedModel) -> None:
+        self._plan, dtype, self._modules = run_probe(model)
+        if self._kv_type is None:
+            self._dtype = dtype
+            if dtype not in KV_TYPES:
+                raise Refused(f"keys and values of {dtype}: the service holds float32, float16 and bfloat16; use model.to(torch.bfloat16)")
+            self._kv_type = KV_TYPES[dtype]
+        self._mark = identity.fingerprint(model)
+        self._lengths, self._limits, self._ways = Lengths(model), Limits(model), ways_of(model)
+        windows = windows_of_caches(model.config.get_text_config(decoder=True))
+        hidden = [windows[i] for i, layer in self._plan.items() if windows[i] and not (layer.rule.window or layer.rule.chunk)]
+        self._most = min(hidden, default=0)
+        self._watch(model)
+        if self._steps is not None:
+            self._check_model()
+
+    def _watch(self, model: PreTrainedModel) -> None:
+        """Notes which tokens are fed, and that no layer is left out."""
+        here = weakref.ref(self)
+
+        @uncompiled
+        def begins(module: torch.nn.Module, arguments: Any, keywords: Any) -> Any:
+            cache = here()
+            if cache is None:
+                return None
+            alone.end(cache)
+            if keywords.get("past_key_values") is cache:
+                fed = _fed(arguments, keywords)
+                cache._begin_forward(module, keywords, fed)
+                return cache._with_positions(arguments, keywords, fed)
+            given = cache._taken_back(module, keywords)
+            if given is not None:
+                cache._begin_forward(module, given, given["input_ids"])
+                return arguments, given
+            return None
+
+        @uncompiled
+        def ended(module: torch.nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
+            cache = here()
+            if cache is not None and keywords.get("past_key_values") is cache:
+                cache._end_forward()
+
+        @uncompiled
+        def over(module: torch.nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
+            cache = here()
+            begun = alone.end(cache)  # else it was refused
+            if begun and cache is not None and keywords.get("past_key_values") is cache:
+                cache._take_back()
+
+        self._model = weakref.ref(model)
+        self._hooks.append(model.register_forward_pre_hook(begins, with_kwargs=True))
+        self._hooks.append(model.register_forward_hook(ended, with_kwargs=True))
+        self._hooks.append(model.register_forward_hook(over, with_kwargs=True, always_call=True))
+
+    def _begin_forward(self, model: Any, keywords: dict[str, Any], fed: torch.Tensor | None = None) -> None:
+        if self._open and (local := self._local()):
+            raise Refused(
+                f"an error has ended a forward, in which layers {list(local)[:4]} may have moved on the state that they have of their own: "
+                "begin again, with cache.reset() or a new cache"
+            )
+        if self._open and self._began not in (None, self.columns):
+            raise Refused(
+                f"an interrupt has ended a forward behind its last layer of attention, so that its tokens are held: cache.crop("
+                f"{(self._began or 0) - self.columns}) takes them away, and cache.check(input_ids) leaves them there"
+            )
+        if keywords.get("use_cache") is False:
+            raise Refused("use_cache=False and past_key_values contradict each other: leave one of the two out")
+        if not self._is_generating():
+            self._retry = None
+        self._check_weights(glance=False)
+        self._check_way(fed)
+        self._choose_form(model, keywords, fed)
+        self._open, self._began, self._fed = True, self.columns, fed
+        alone.begin(self)
+
+    def _check_way(self, fed: torch.Tensor | None) -> None:
+        """That the model computes in this forward what it would compute in one over the whole text."""
+        rows, ways = (fed.shape[1] if isinstance(fed, torch.Tensor) else 0), self._ways
+        if self.columns and rows != 1 and not ways.blocks:
+            raise Refused(
+                f"{rows} tokens behind {self.columns} in one forward: this model's layers leave out the state that they have then, so that "
+                "it computes something else than in one forward over the whole text. Feed it token by token, as generate() and prefill() "
+                "do, or all of it at once (no prefill_chunk_size, no assistant, no prompt lookup)"
+            )
+        if self.columns and not ways.steps:
+            raise Refused(
+                f"a forward behind {self.columns} tokens: this model computes something else then than in one forward over the whole text, "
+                "with any cache. Give it the whole text each time, with use_cache=False"
+            )
+        if not self.columns and rows == 1 and not ways.from_one:
+            raise Refused("a first forward of one token: behind it this model goes on in another way than in one forward. Begin with two")
+        if self._most and self.columns + rows > self._most:
+            raise Refused(
+                f"{self.columns + rows} tokens, where layers of this model have a window of {self._most} which its mask lacks and only "
+                "Transformers' caches apply: one forward over the whole text and forwards with a cache differ beyond it, and neither is "
+                f"the other. Texts of up to {self._most} tokens are served"
+            )
+
+    def _with_positions(self, arguments: Any, keywords: dict[str, Any], fed: torch.Tensor | None) -> Any:
+        """The arguments of a forward, with position_ids where the model would count from zero without them."""
+        if not self._ways.positions or not self.columns or keywords.get("position_ids") is not None or fed is None:
+            return None
+        if any(self.pads):
+            raise Refused("this model counts positions from zero in each forward: give position_ids, which do not count padding")
+        positions = torch.arange(self.columns, self.columns + fed.shape[1], device=fed.device)
+        return arguments, {**keywords, "position_ids": positions[None].expand(fed.shape[0], -1)}
+
+    def _check_weights(self, glance: bool) -> None:
+        """That the model is what it was when the tokens that are held were fed."""
+        model = self._model and self._model()
+        if model is None:
+            return
+        mark = identity.identity_of(model).mark(glance)
+        if mark != self._mark and self.columns:
+            raise Refused(
+                "the model has changed since the tokens of this cache were fed (its weights, which of its adapters are active, or their "
+                "scaling): its keys would be another model's. Make a new cache, or cache.reset(), for the model as it is now"
+            )
+        self._mark = mark
+
+    def _take_back(self) -> None:
+        """Of a forward that an error has ended behind its last layer of attention: its tokens are not held."""
+        if self._open and self._began is not None and self.columns > self._began:
+            self.columns, self._done, self._dirty = self._began, set(), True
+
+    def _end_forward(self) -> None:
+        self._open = False
+        self._drop_forms()
+        if self._done:
+            missing = sorted(set(self._plan) - self._done)
+            raise Refused(f"layers {missing[:8]} were left out of a forward: the service holds every layer's tokens, or none's")
+
+
+def _fed(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> torch.Tensor | None:
+    """What a forward is fed: embeddings where there are some."""
+    embeddings = keywords.get("inputs_embeds")
+    found = embeddings if isinstance(embeddings, torch.Tensor) else arguments[0] if arguments else keywords.get("input_ids")
+    return found if isinstance(found, torch.Tensor) else None

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/place/drain.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/failpoint.h"
+#include "common/log.h"
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/place/moves.h"
+#include "coordinator/session/move_queue.h"
+#include "coordinator/session/sessions.h"
+#include "coordinator/store/store.h"
+#include "proto/banyan.pb-c.h"
+#include "proto/rpc.h"
+
+struct drain {
+    struct coordinator_sessions *sessions;
+    struct proto_request *request;
+    struct coordinator_worker *w; // its record stays: a visitor
+    bool resume;
+    char reason[129];
+};
+
+static bool anybody_else(const struct coordinator_sessions *sessions, const struct coordinator_worker *w)
+{
+    const struct coordinator_cluster *cluster = sessions->cluster;
+    for (uint32_t i = 0; i < cluster->n_workers; i++) {
+        const struct coordinator_worker *other = cluster->workers[i];
+        if (other && other != w && coordinator_worker_active(other) && !other->draining)
+            return true;
+    }
+    return false;
+}
+
+// Why nothing of it moves, for people; NULL: it does, or there is nothing.
+static const char *why_stuck(const struct coordinator_sessions *sessions, const struct coordinator_worker *w)
+{
+    if (!w->draining || !w->chunks)
+        return NULL;
+    if (!anybody_else(sessions, w))
+        return "no other worker is active and not draining: start one, or resume one";
+    if (sessions->moves->n)
+        return NULL;
+    if (!coordinator_worker_active(w))
+        return "it is not connected, and its chunks have no other copy: start it again";
+    return "no chunk can move now: every other worker already has a copy or has no memory for one, or chunks "
+           "have attached rows that are neither committed yet nor dropped by --attach-ttl";
+}
+
+static void answer(struct coordinator_sessions *sessions, struct proto_request *request,
+                   const struct coordinator_worker *w)
+{
+    Banyan__Pb__WorkerDrainReply m = BANYAN__PB__WORKER_DRAIN_REPLY__INIT;
+    const char *stuck = why_stuck(sessions, w);
+    m.draining = w->draining;
+    m.chunks = w->chunks;
+    m.bytes = w->load_bytes;
+    m.sessions = w->members;
+    m.stuck = (char *)(stuck ? stuck : "");
+    proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
+}
+
+// What was decided counts from here on.
+static void set_drain(struct coordinator_sessions *sessions, struct coordinator_worker *w, bool ordered,
+                      bool leaving, const char *reason)
+{
+    bool was = w->draining;
+    w->drain_ordered = ordered;
+    w->leaving = leaving;
+    w->draining = ordered || leaving;
+    if (reason != w->drain_reason)
+        snprintf(w->drain_reason, sizeof(w->drain_reason), "%s", reason);
+    if (w->draining)
+        coordinator_worker_tell(w, WORKER_DRAINING, INFO,
+                                "draining worker worker=%s chunks=%" PRIu64 " reason=%s", w->name, w->chunks,
+                                w->drain_reason);
+    else if (was)
+        coordinator_worker_tell(w, WORKER_RESUMED, INFO, "a worker is in use again worker=%s chunks=%" PRIu64,
+                                w->name, w->chunks);
+    w->drain_told = w->drain_told && w->draining;
+    coordinator_move_queue_wake_all(sessions);
+}
+
+static void drain_stored(void *arg, enum common_code code, const char *text)
+{
+    struct drain *d = arg;
+    struct coordinator_worker *w = d->w;
+    w->visitors--;
+    if (code != COMMON_OK) {
+        proto_request_fail(d->request, code, text, NULL, 0);
+        free(d);
+        return;
+    }
+    COMMON_FAILPOINT("drain_stored");
+    set_drain(d->sessions, w, !d->resume, w->leaving,
+              d->resume && w->leaving ? "its process is shutting down" : d->reason);
+    answer(d->sessions, d->request, w);
+    COMMON_FAILPOINT("drain_answered");
+    free(d);
+}
+
+void coordinator_drains_tick(const struct coordinator_sessions *sessions)
+{
+    for (uint32_t i = 0; i < sessions->cluster->n_workers; i++) {
+        struct coordinator_worker *w = sessions->cluster->workers[i];
+        if (!w || !w->draining || w->drain_told || w->chunks || w->members)
+            continue;
+        w->drain_told = true;
+        if (!w->life) // it was so before this coordinator's time
+            continue;
+        coordinator_worker_tell(w, WORKER_DRAINED, INFO, "a worker is drained and can be stopped worker=%s",
+                                w->name);
+    }
+}
+
+static bool printable(const char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
+            return false;
+    return true;
+}
+
+// A worker's word for its own process. It says so again and again: a coordinator that has restarted hears it, too.
+static void drain_itself(struct coordinator_sessions *sessions, struct proto_request *request,
+                         struct coordinator_worker *w, const Banyan__Pb__WorkerDrainRequest *m)
+{
+    if (m->instance != w->instance) {
+        proto_request_fail(request, COMMON_FAILED_PRECONDITION, "another process now has this name", NULL, 0);
+        return;
+    }
+    if (w->leaving == m->resume)
+        set_drain(sessions, w, w->drain_ordered, !m->resume,
+                  w->drain_ordered ? w->drain_reason
+                  : m->resume      ? ""
+                                   : m->reason);
+    answer(sessions, request, w);
+}
+
+void coordinator_handle_worker_drain(void *arg, struct proto_request *request)
+{
+    struct coordinator_sessions *sessions = arg;
+    const Banyan__Pb__WorkerDrainRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_worker *w = coordinator_worker_find(sessions->cluster, m->worker);
+    if (!w) {
+        proto_request_fail(request, COMMON_NOT_FOUND, "there is no worker with this name", NULL, 0);
+        return;
+    }
+    if (!printable(m->reason)) {
+        proto_request_fail(request, COMMON_INVALID_ARGUMENT, "a reason must be printable", NULL, 0);
+        return;
+    }
+    if (!m->instance && !m->ask && proto_request_is_daemon(request)) {
+        proto_request_fail(
+            request, COMMON_PERMISSION_DENIED,
+            "a worker may drain only itself, by its instance: operators drain workers as clients", NULL, 0);
+        return;
+    }
+    if (m->instance && !m->ask) {
+        drain_itself(sessions, request, w, m);
+        return;
+    }
+    bool same = m->resume ? !w->drain_ordered
+                          : w->drain_ordered && (!m->reason[0] || !strcmp(m->reason, w->drain_reason));
+    if (m->ask || same) {
+        answer(sessions, request, w);
+        return;
+    }
+    struct drain *d = coordinator_alloc(sizeof(*d));
+    *d = (struct drain){.sessions = sessions, .request = request, .w = w, .resume = m->resume};
+    snprintf(d->reason, sizeof(d->reason), "%s", m->reason);
+    w->visitors++;
+    struct coordinator_batch *batch = coordinator_batch_new();
+    if (m->resume)
+        coordinator_batch_resume(batch, w->name);
+    else
+        coordinator_batch_drain(batch, w->name, d->reason);
+    coordinator_store_submit(sessions->store, batch, drain_stored, d);
+}
