@@ -50,11 +50,12 @@ function(banyan_cuda_objects out)
         list(GET BANYAN_CUDA_ARCHITECTURES -1 last)
         string(APPEND code " -gencode arch=compute_${last},code=compute_${last}")
     endif()
+    string(REPLACE ";" " " launcher "${CMAKE_CXX_COMPILER_LAUNCHER}")
     set(objects "")
     foreach(source ${arg_UNPARSED_ARGUMENTS})
         set(object ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
         # No contraction: the kernels ask for fma by name, so that the emulated ones compute the same
-        string(CONCAT command "'${BANYAN_NVCC}' -std=c++17 -O3 -fmad=false -Werror all-warnings -Xptxas -v${code}"
+        string(CONCAT command "${launcher} '${BANYAN_NVCC}' -std=c++17 -O3 -fmad=false -Werror all-warnings -Xptxas -v${code}"
             " -I'${CMAKE_SOURCE_DIR}' -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror"
             " -MD -MF '${object}.d' -c '${CMAKE_CURRENT_SOURCE_DIR}/${source}' -o '${object}'"
             " >'${object}.log' 2>&1 || (cat '${object}.log' && rm -f '${object}' && false)")

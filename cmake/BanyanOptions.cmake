@@ -24,10 +24,15 @@ add_compile_options(-Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing
 add_compile_definitions(_GNU_SOURCE)
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
 if(BANYAN_SANITIZE)
+    set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g1") # what they insert takes compilers twice as long at -O2; files and lines are enough
     add_compile_options(-fsanitize=${BANYAN_SANITIZE} -fno-omit-frame-pointer)
     add_link_options(-fsanitize=${BANYAN_SANITIZE})
     if(BANYAN_SANITIZE MATCHES undefined)
         add_compile_options(-fno-sanitize-recover=undefined)
+    endif()
+    if(CMAKE_C_COMPILER_ID STREQUAL GNU) # what gcc guesses from the flow of values is wrong in such code; other builds have it
+        add_compile_options(-Wno-error -Wno-array-bounds -Wno-format-overflow -Wno-format-truncation
+            -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-stringop-overread -Wno-stringop-truncation)
     endif()
 endif()
 
@@ -47,14 +52,30 @@ function(banyan_library name)
     target_link_libraries(banyan_${name} PUBLIC ${A_LIBS})
 endfunction()
 
+# A hundred and forty test programs: mold links each in a tenth of the time.
+if(NOT CMAKE_CROSSCOMPILING)
+    find_program(BANYAN_MOLD mold)
+endif()
+if(BANYAN_MOLD AND BANYAN_SANITIZE)
+    add_link_options(-fuse-ld=mold)
+endif()
+
+add_custom_target(tests_threads) # all programs of tests with the label threads, and what these start
+
 # banyan_test(NAME SOURCES ... LIBS ... [LABELS ...] [ARGS ...] [TIMEOUT s]): a cmocka program known to CTest.
-# Labels: unit, e2e, threads (also run under the thread sanitizer), long (only with tests/run.sh --all).
+# Labels: tests/README.md.
 function(banyan_test name)
     cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;LIBS;LABELS;ARGS" ${ARGN})
     add_executable(${name} ${A_SOURCES})
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
     target_link_libraries(${name} PRIVATE ${A_LIBS} PkgConfig::CMOCKA m)
     add_test(NAME ${name} COMMAND ${name} ${A_ARGS} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    if(BANYAN_MOLD)
+        target_link_options(${name} PRIVATE -fuse-ld=mold)
+    endif()
+    if("threads" IN_LIST A_LABELS)
+        add_dependencies(tests_threads ${name})
+    endif()
     if(NOT A_TIMEOUT OR A_TIMEOUT LESS 600) # a limit ends what hangs: a busy machine takes ten times as long as a quiet one
         set(A_TIMEOUT 600)
     endif()

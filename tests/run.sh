@@ -7,22 +7,23 @@ usage() {
     cat <<'TEXT'
 Usage: tests/run.sh [--asan | --tsan | --ci] [--all] [--no-install] [-j N]
 
-Without options: the release build and its tests.
+Without options: the release build and its tests, but those labelled "ci" or "long". It has neither llama.cpp's plug-in nor,
+without a GPU, the module for GPUs.
   --asan   build and test with the address and undefined-behaviour sanitizers
   --tsan   build with the thread sanitizer; run the tests labelled "threads"
   --ci     what CI runs: checks of format, includes, circles, words, links and code; three builds; some failpoints in a
            build that has them, and the corpus of each fuzz target; then each test once, with the address
            sanitizer if that build has it, and those labelled "optimised" or "threads" in the release build or
            with the thread sanitizer as well. Nothing is random: tests/explore runs new seeds
-  --all    also the tests labelled "long", with --ci all failpoints, and without a sanitizer the kernels as 64-bit ARM
-           code under qemu
+  --all    also the tests labelled "long" and "ci", with --ci all failpoints, and without a sanitizer the kernels as
+           64-bit ARM code under qemu
   --no-install
            install no packages; if something is missing, list it and exit with 1
-  -j N     number of parallel jobs for the build and for the tests (default: one per processor for the build, 3 for
+  -j N     number of parallel jobs for the build and for the tests (default: one per processor for the build, 4 for
            tests, most of which wait)
   --help   print this help
 Builds are in build/release, build/asan, build/tsan, build/failpoints and build/fuzz. Ends with the time of each
-stage, the ten slowest tests, and CTest's summary of the last run.
+stage and its processor time, the ten slowest tests, and CTest's summary of the last run.
 TEXT
 }
 
@@ -87,15 +88,29 @@ ran=() # presets whose tests have run
 trap 'rm -f "$log" "$summary"' EXIT
 times=() # of the stages, in the order in which they ran
 
-# took NAME SECONDS
+# Begins a stage: `took NAME` ends it.
+begin() {
+    start=$SECONDS
+    start_cpu=$(cpu)
+}
+
+# Processor time of all children that have ended, in seconds.
+cpu() {
+    local stat
+    read -r stat <"/proc/$$/stat"
+    read -ra stat <<<"${stat##*) }"
+    echo $(((stat[13] + stat[14]) / 100)) # Linux counts in hundredths
+}
+
 took() {
-    times+=("$(printf '%5d s  %s' "$2" "$1")")
+    times+=("$(printf '%5d s %6d s  %s' $((SECONDS - start)) $(($(cpu) - start_cpu)) "$1")")
 }
 
 # stage NAME COMMAND...: one line with the time it took; the output only when it fails.
 stage() {
-    local name=$1 start=$SECONDS
+    local name=$1 start start_cpu
     shift
+    begin
     printf '== %s: ' "$name"
     if ! "$@" >"$log" 2>&1; then
         printf 'FAILED after %d s\n' $((SECONDS - start))
@@ -103,7 +118,7 @@ stage() {
         exit 1
     fi
     printf '%d s\n' $((SECONDS - start))
-    took "$name" $((SECONDS - start))
+    took "$name"
 }
 
 # Names of our C files that match the patterns; what is generated is not tracked.
@@ -120,7 +135,7 @@ sources() {
 }
 
 check_format() {
-    sources '*.c' '*.h' | xargs -0 -r -n1 -P"${jobs:-2}" clang-format --dry-run -Werror --ferror-limit=1 ||
+    sources '*.c' '*.h' | xargs -0 -r -n20 -P"${jobs:-2}" clang-format --dry-run -Werror --ferror-limit=1 ||
         { echo "Put right with: clang-format -i FILE..."; return 1; }
 }
 
@@ -134,17 +149,18 @@ check_code() {
         --suppress=unmatchedSuppression --suppress=invalidPointerCast --template='{file}:{line}: {severity}: {message} [{id}]'
 }
 
-# llama.cpp's sources and a built ggml, for the plug-in: in the release build alone. Where they are not to be had, CTest lists
+# llama.cpp's sources and a built ggml, for the plug-in: in CI's release build. Where they are not to be had, CTest lists
 # llama_plugin as skipped.
 plugin=()
 fetch_ggml() {
-    local start=$SECONDS code=0
+    local start start_cpu code=0
+    begin
     printf '== ggml: '
     tests/llama/fetch.sh build/llama >"$log" 2>&1 || code=$?
     case $code in
     0)
         printf '%d s\n' $((SECONDS - start))
-        took ggml $((SECONDS - start))
+        took ggml
         plugin=(-DBANYAN_LLAMA_SOURCE="$PWD/build/llama/llama.cpp" -DBANYAN_GGML_LIB="$PWD/build/llama/lib")
         ;;
     77) printf 'skipped\n%s\n' "$(tail -n 1 "$log")" ;;
@@ -156,32 +172,46 @@ fetch_ggml() {
     esac
 }
 
-# build PRESET [CMAKE_OPTION...]
+# build PRESET TARGET [CMAKE_OPTION...]
 build() {
-    local preset=$1
-    shift
-    cmake --preset "$preset" --log-level=WARNING "$@" && cmake --build --preset "$preset" -- --quiet ${jobs:+-j"$jobs"}
+    local preset=$1 target=$2
+    shift 2
+    cmake --preset "$preset" --log-level=WARNING "$@" &&
+        cmake --build --preset "$preset" --target "$target" -- --quiet ${jobs:+-j"$jobs"}
 }
 
-# built PRESET: builds it, in a stage of its own.
+# built PRESET: builds it, in a stage of its own. For the thread sanitizer, what its tests need.
 built() {
-    local options=()
-    if [ "$1" = release ]; then
-        fetch_ggml
-        options=("${plugin[@]}")
-    fi
-    stage "$1 build" build "$1" "${options[@]}"
+    local options=() target=all
+    case $1 in
+    release)
+        # What takes minutes to build and serves tests of CI alone: llama.cpp's ggml, and without a GPU the module for it.
+        if [ "$mode-$all" = release-no ]; then
+            [ -e /dev/nvidiactl ] || options=(-DBANYAN_CUDA=OFF)
+        else
+            fetch_ggml
+            options=("${plugin[@]}" -DBANYAN_CUDA=AUTO)
+        fi
+        ;;
+    tsan) target=tests_threads ;;
+    esac
+    stage "$1 build" build "$1" "$target" "${options[@]}"
 }
 
 # tested PRESET [CTEST_OPTION...]: runs its tests. What CTest has said is kept for `report`.
 tested() {
-    local preset=$1 start=$SECONDS select=() code=0
+    local preset=$1 start start_cpu select=() code=0
     shift
-    [ "$all" = yes ] || select+=(-LE '^long$')
+    begin
+    case $mode-$all in
+    *-yes) ;;
+    release-no) select+=(-LE '^(long|ci)$') ;;
+    *) select+=(-LE '^long$') ;;
+    esac
     echo "== $preset tests"
-    ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j"${jobs:-3}" "${select[@]}" "$@" |
+    ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j"${jobs:-4}" "${select[@]}" "$@" |
         grep --line-buffered -vE '^ +Start +[0-9]+: |^Internal ctest' | tee "build/$preset/tests.log" || code=$?
-    took "$preset tests" $((SECONDS - start))
+    took "$preset tests"
     ran+=("$preset")
     sed -n '/% tests passed/,$p' "build/$preset/tests.log" >"$summary"
     [ "$code" = 0 ] || report
@@ -205,7 +235,7 @@ names_of() {
 # Where the time has gone, and CTest's last summary.
 report() {
     local preset
-    echo "== stages"
+    echo "== stages: time, and time of all processors"
     printf '%s\n' "${times[@]}"
     for preset in "${ran[@]}"; do
         echo "== slowest tests, $preset"
@@ -221,10 +251,10 @@ check_failpoints() {
     cmake --preset failpoints --log-level=WARNING &&
         cmake --build --preset failpoints --target failpoint_life e2e_harden -- --quiet ${jobs:+-j"$jobs"} &&
         ctest --test-dir build/failpoints --output-on-failure -R '^e2e_harden$' &&
-        tests/failpoints/run $some
+        tests/failpoints/run --jobs "${jobs:-4}" $some
 }
 
-# What is kept of each fuzz target, as clang's libFuzzer builds it: so that it can be fuzzed.
+# What is kept of each fuzz target, as clang builds it with libFuzzer: so that it can be fuzzed.
 fuzz() {
     tests/fuzz/run.sh --replay -j "${jobs:-2}"
 }

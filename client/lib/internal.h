@@ -197,6 +197,13 @@ banyan_code client_unary(struct banyan_client *client, uint32_t method, const Pr
                          bool idempotent, uint64_t timeout_ns, client_take_fn take, void *arg,
                          banyan_error *error);
 
+// ---- orphans (orphan.c) -------------------------------------------------------------------------
+
+// After a create or fork (method, with its key in the request) that ended with this code: where nobody knows whether a session
+// was made, one that was made is found and deleted, in the background. Any thread.
+void client_orphan_end(struct banyan_client *client, uint32_t method, const ProtobufCMessage *request,
+                       banyan_code code);
+
 // ---- attend -------------------------------------------------------------------------------------
 
 struct client_attend;

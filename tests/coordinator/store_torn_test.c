@@ -20,9 +20,10 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/store/store.h"
+#include "tests/common/sanitized.h"
 #include "tests/coordinator/torn_disk.h"
 
-enum { SUBJECTS = 400, LIVES = 5, CHUNKS = 3, SPEC_MOST = 60000, SEEDS = 150 };
+enum { SUBJECTS = 400, LIVES = 5, CHUNKS = 3, SPEC_MOST = 60000, SEEDS = SANITIZED(150, 30, 8) };
 
 enum told { NOT_ASKED, UNTOLD, DONE, REFUSED };
 

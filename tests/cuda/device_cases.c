@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common/float16.h"
+#include "tests/common/sanitized.h"
 #include "tests/cuda/device_harness.h"
 
 static const enum kernels_kv_type types[] = {KERNELS_KV_F32, KERNELS_KV_F16, KERNELS_KV_BF16, KERNELS_KV_INT8,
@@ -52,6 +53,9 @@ static void check(const struct placed *p, const char *what)
 
 static void check_data(const struct data *d, const char *what)
 {
+    static uint32_t nth;
+    if (nth++ % SANITIZED(1, 4, 4))
+        return;
     struct placed p = harness_place(d, 1, in_one_run, 1);
     check(&p, what);
     harness_remove(&p);

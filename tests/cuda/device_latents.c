@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/common/sanitized.h"
 #include "tests/cuda/device_cases.h"
 #include "tests/cuda/device_harness.h"
 
@@ -53,6 +54,9 @@ static void check(const struct placed *p, const char *what)
 
 static void check_data(const struct data *d, const char *what)
 {
+    static uint32_t nth;
+    if (nth++ % SANITIZED(1, 3, 3))
+        return;
     struct placed p = harness_place(d, 1, in_one_run, 1);
     check(&p, what);
     harness_remove(&p);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/common/sanitized.h"
 #include "tests/cuda/device_harness.h"
 
 #define ITEMS 6u
@@ -175,7 +176,7 @@ void cases_tasks_of_different_items(void **state)
     (void)state;
     struct data_random r = {18};
     float slopes[4] = {0.5f, 0.25f, 0.125f, 0.0625f};
-    for (uint64_t round = 0; round < 12; round++) {
+    for (uint64_t round = 0; round < SANITIZED(12, 3, 3); round++) {
         struct set sets[ITEMS];
         uint32_t n = 2 + data_random_below(&r, ITEMS - 1);
         for (uint32_t i = 0; i < n; i++) {

@@ -314,6 +314,55 @@ class Kubernetes(unittest.TestCase):
             connection.close()
 
 
+class Engine(unittest.TestCase):
+    """deploy/kubernetes/examples/vllm, by what the cluster's base says of its clients."""
+    @classmethod
+    def setUpClass(cls):
+        cls.docs = kustomize.render(KUBERNETES / "examples/vllm")
+        cls.base = kustomize.render(KUBERNETES / "base")
+        deployment, = (d for d in cls.docs if d["kind"] == "Deployment")
+        cls.deployment, cls.template = deployment["spec"], deployment["spec"]["template"]
+        cls.container, = cls.template["spec"]["containers"]
+        cls.values = {e["name"]: e["value"] for e in cls.container["env"]}
+
+    def test_schemas(self):
+        for doc in self.docs:
+            for version in VERSIONS:
+                with self.subTest(kind=doc["kind"], version=version):
+                    kubernetes_validate.validate(doc, version, strict=True)
+
+    def test_it_is_let_in(self):
+        """Its label is the one that the policies admit, and its endpoint a service and a port of the base."""
+        admitted = {tuple(peer["podSelector"]["matchLabels"].items()) for d in self.base if d["kind"] == "NetworkPolicy"
+                    for rule in d["spec"]["ingress"] for peer in rule["from"] if peer.get("namespaceSelector") == {}}
+        self.assertEqual(len(admitted), 1)
+        self.assertTrue(set(admitted.pop()) <= set(self.template["metadata"]["labels"].items()))
+        host, port = re.fullmatch("tls://([^:]+):([0-9]+)", self.values["BANYAN_ENDPOINT"]).groups()
+        service, namespace = host.split(".")
+        spec, = (d["spec"] for d in self.base if d["kind"] == "Service" and (d["metadata"]["name"], d["metadata"]["namespace"]) == (service, namespace))
+        self.assertIn(int(port), [p["port"] for p in spec["ports"]])
+
+    def test_what_it_names_is_there(self):
+        service, = (d for d in self.docs if d["kind"] == "Service")
+        self.assertTrue(fits(self.deployment["selector"], self.template["metadata"]["labels"]))
+        self.assertTrue(fits({"matchLabels": service["spec"]["selector"]}, self.template["metadata"]["labels"]))
+        port, = self.container["ports"]
+        self.assertEqual((service["spec"]["ports"][0]["targetPort"], service["spec"]["ports"][0]["port"]), (port["name"], port["containerPort"]))
+        self.assertIn(f"--port={port['containerPort']}", self.container["args"])
+        self.assertFalse(self.template["spec"]["enableServiceLinks"])  # VLLM_PORT
+        volumes = {v["name"]: v for v in self.template["spec"]["volumes"]}
+        self.assertEqual({m["name"] for m in self.container["volumeMounts"]}, set(volumes))
+        files = {m["mountPath"] for m in self.container["volumeMounts"] if m["name"] == "keys" and m["mountPath"].endswith(m["subPath"])}
+        self.assertEqual(files, {self.values["BANYAN_TOKEN_FILE"], self.values["BANYAN_TLS_CA"]})
+        self.assertEqual(volumes["keys"]["secret"]["defaultMode"], 0o440)
+
+    def test_its_variables_are_documented(self):
+        page = (SOURCE / "docs/VLLM.md").read_text()
+        for name in self.values:
+            if name.startswith("BANYAN_"):
+                self.assertIn(f"`{name}`", page)
+
+
 class Compose(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

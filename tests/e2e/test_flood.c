@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "proto/endpoint.h"
+#include "tests/common/sanitized.h"
 #include "tests/e2e/context.h"
 #include "tests/e2e/support.h"
 #include "tests/e2e/wire.h"
@@ -34,7 +35,7 @@
 #define ALLOWED (UINT64_C(128) * MIB)
 #endif
 
-enum { CROWD = 300, STEPS = 60, AGAIN = 6, HUGE_LINKS = 24, HUGE_MIB = 10 };
+enum { CROWD = 300, STEPS = SANITIZED(60, 20, 20), AGAIN = 6, HUGE_LINKS = 24, HUGE_MIB = 10 };
 
 static const banyan_spec spec = {.layers = 1,
                                  .q_heads = 4,

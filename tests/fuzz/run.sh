@@ -75,9 +75,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # A leak, and what is undefined, ends a run; short stacks of allocations make it faster.
 export ASAN_OPTIONS="detect_leaks=1:malloc_context_size=8:${ASAN_OPTIONS:-}"
 if command -v ccache >/dev/null; then export CMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER-ccache}; fi
-build=$PWD/build/fuzz tree=$PWD/tests/fuzz
+build=$PWD/build/fuzz tree=$PWD/tests/fuzz options=()
+if [ "$replay" = yes ]; then # CTest runs the same inputs with gcc's sanitizers: here it is whether clang builds and runs all this
+    build=$PWD/build/replay
+    options=(-DBANYAN_SANITIZE= -DCMAKE_BUILD_TYPE=Debug)
+fi
 mkdir -p "$build/found" "$build/log" "$build/seeds"
-if ! { cmake --preset fuzz && cmake --build --preset fuzz; } >"$build/log/build" 2>&1; then
+if ! { cmake --preset fuzz -B "$build" "${options[@]}" && cmake --build "$build" --target fuzz; } >"$build/log/build" 2>&1; then
     tail -40 "$build/log/build" >&2
     exit 1
 fi

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "kernels/reference.h"
+#include "tests/common/sanitized.h"
 
 static double worst_o[16], worst_lse[16]; // by index in the registry
 static char worst_case[16][120];          // of worst_o
@@ -102,6 +103,9 @@ struct kernels_partial suite_run_whole(const struct data *d, const struct kernel
 
 void suite_check(struct data *d, const float *sinks, const char *what)
 {
+    static uint32_t nth;
+    if (nth++ % SANITIZED(1, 3, 3)) // shapes have four checks: each of them is done for some
+        return;
     struct suite_answer want = suite_reference(d, sinks);
     const struct kernels_attention *kernel;
     for (uint32_t i = 0; (kernel = suite_next_kernel(&i));) {

@@ -131,6 +131,20 @@ def expect(x: Any, name: str, dtype: str, shape: tuple[int, ...]) -> View:
     return v
 
 
+def widened(x: Any, name: str) -> View:
+    """x as float32: of float16 and bfloat16 arrays of PyTorch and NumPy a copy, since every value of theirs is one of float32, too."""
+    if _is_torch(x) and str(x.dtype) in ("torch.float16", "torch.bfloat16"):
+        return _torch_view(x.float())
+    if isinstance(x, (np.ndarray, np.generic)) and x.dtype.name in ("float16", "bfloat16"):
+        return _numpy_view(np.asarray(x).astype(np.float32))
+    found = view(x, name)
+    if found.dtype != "f32":
+        raise InvalidArgument(
+            f"{name} holds {found.dtype}: it must be float32, or float16 or bfloat16 of PyTorch or NumPy, whatever the session's type"
+        )
+    return found
+
+
 def new_like(q: Any, shape: tuple[int, ...]) -> tuple[Any, int]:
     """A float32 array in the processor's memory, of the same library as q (else NumPy), and its address."""
     if _is_torch(q):

@@ -89,7 +89,7 @@ class Guard:
 
 
 class Entered:
-    """A context manager: a call is under way over all of these. enter() raises Closed where one is."""
+    """A context manager: a call is in progress over all of these. enter() raises Closed where one is closed."""
 
     __slots__ = ("__weakref__", "_guards")
 

@@ -26,7 +26,7 @@ class Item:
     Attributes:
         session, layer: the session and its layer.
         first: position of the first row.
-        q: float32, [rows, q_heads, k_dim] of the layer.
+        q: float32, or float16 or bfloat16 (widened exactly), [rows, q_heads, k_dim] of the layer.
         k, v: of the session's type, [rows, kv_heads, k_dim] and [rows, kv_heads, v_dim]: appended at `first`. Both or neither;
             only k if the layer's values are part of its keys.
         k_scale, v_scale: float32, [rows, kv_heads], for int8 and fp8 sessions.
@@ -115,12 +115,10 @@ class Call:
         spec = item.session.spec
         kind = spec.kind(item.layer)
         row = kind.q_heads * kind.k_dim
-        q = arrays.view(item.q, "q")
+        q = arrays.widened(item.q, "q")
         count = 1
         for n in q.shape:
             count *= n
-        if q.dtype != "f32":
-            raise InvalidArgument(f"q holds {q.dtype}: it must be float32, whatever the session's type")
         if count == 0 or count % row or (len(q.shape) != 1 and q.shape[-2:] != (kind.q_heads, kind.k_dim)):
             raise InvalidArgument(f"q has the shape {list(q.shape)}, not [rows, {kind.q_heads}, {kind.k_dim}]")
         rows = count // row

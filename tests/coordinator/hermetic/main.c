@@ -107,12 +107,8 @@ void restart(struct sim_cluster *cluster)
         fail_msg("the coordinator does not start: %s", err.message);
 }
 
-int main(int argc, char **argv)
+static int themes(void)
 {
-    prctl(PR_SET_THP_DISABLE, 1, 0, 0,
-          0);     // thousands of workers with a few rows each: to clear huge pages is the most of it
-    if (argc > 1) // with several holders of each chunk; all: with one, too
-        return hermetic_moments(strcmp(argv[1], "all") == 0 ? 1 : 2, 3);
     return hermetic_workers() + hermetic_placing() + hermetic_room() + hermetic_plans() + hermetic_frames() +
            hermetic_fairness() + hermetic_quotas() + hermetic_sessions() + hermetic_items() +
            hermetic_limits() + hermetic_appends() + hermetic_commits() + hermetic_audits() +
@@ -120,5 +116,18 @@ int main(int argc, char **argv)
            hermetic_moves() + hermetic_seals() + hermetic_reading() + hermetic_reconcile() +
            hermetic_restarts() + hermetic_restoring() + hermetic_returned() + hermetic_slow() +
            hermetic_successors() + hermetic_truncates() + hermetic_visits() + hermetic_forget() +
-           hermetic_born() + hermetic_moments(1, 1) + hermetic_edges();
+           hermetic_born() + hermetic_edges();
+}
+
+// Without an argument: themes and one. themes; one, copies, all: moments with one holder of each chunk, with
+// several, with both.
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0,
+          0); // thousands of workers with a few rows each: to clear huge pages is the most of it
+    int failed = !*what || !strcmp(what, "themes") ? themes() : 0;
+    if (strcmp(what, "themes") != 0)
+        failed += hermetic_moments(!strcmp(what, "copies") ? 2 : 1, !*what || !strcmp(what, "one") ? 1 : 3);
+    return failed;
 }

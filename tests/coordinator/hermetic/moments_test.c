@@ -15,10 +15,12 @@
 // there are more, its death fails no step, no token is missing, and each chunk has all its copies again.
 //
 // The first is a part of the hermetic tests, the others are a test of their own (coordinator_moments).
-// BANYAN_MOMENTS_ALL: shuffled ones after every event, too, not every 16th (coordinator_moments_all).
+// BANYAN_MOMENTS_ALL: shuffled ones after every event, too, not every 16th (coordinator_moments_all). With a
+// sanitizer, every fifth and every 80th.
 #include <stdlib.h>
 
 #include "coordinator/session/layout.h"
+#include "tests/common/sanitized.h"
 #include "tests/coordinator/hermetic/moments.h"
 #include "worker/state.h"
 
@@ -132,8 +134,9 @@ static bool strike_at(const struct holders *of, const struct operation *operatio
 
 static void strike_always(const struct holders *of, const struct operation *operation)
 {
-    // Of shuffled ones some, which differ from fault to fault
-    uint32_t strides[2] = {1, getenv("BANYAN_MOMENTS_ALL") ? 1 : 16};
+    // Of shuffled ones some, which differ from fault to fault; with a sanitizer, of all
+    bool all = getenv("BANYAN_MOMENTS_ALL");
+    uint32_t strides[2] = {all ? 1 : SANITIZED(1, 5, 5), all ? 1 : SANITIZED(16, 80, 80)};
     for (uint32_t f = 0; f < MOMENT_FAULTS; f++)
         for (int shuffled = 0; shuffled < 2; shuffled++)
             for (uint32_t moment = f % strides[shuffled]; moment < MOMENTS_MAX; moment += strides[shuffled]) {

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from .. import tokens
 from ..client import Client
 from ..errors import FailedPrecondition
 from ..spec import check_placement
-from . import text, tokens
+from . import text
 from .answering import Answering
 from .generate import watch_generate
 from .layers import Layer, check_keywords, scale_of, sinks_of

@@ -14,42 +14,21 @@ alter more than single elements.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
+from .. import marks
+from ..marks import difference
 from .text import weights, words_of
 
-_CONFIG_BITS, _WEIGHTS_BITS = 16, 32
-BYTES = (_CONFIG_BITS + _WEIGHTS_BITS) // 8
+__all__ = ["Identity", "difference", "fingerprint", "identity_of"]
 
-# What a configuration says of the process that loaded it, not of the model.
-_PASSING = frozenset(
-    {
-        "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "_name_or_path", "_commit_hash",
-        "transformers_version", "torch_dtype", "dtype", "architectures", "use_cache", "return_dict", "output_hidden_states",
-    }
-)  # fmt: skip
 _BLOCK = 1 << 16  # elements that are read at a time
 _MASK = (1 << 64) - 1
 _ODD = 0x9E3779B97F4A7C15
-
-
-def _lasting(said: Any) -> Any:
-    if isinstance(said, dict):
-        return {name: _lasting(value) for name, value in said.items() if name not in _PASSING}
-    return said
-
-
-def _digest(parts: list[bytes], bits: int) -> int:
-    out = hashlib.sha256()
-    for part in parts:
-        out.update(len(part).to_bytes(8, "little") + part)
-    return int.from_bytes(out.digest()[:8], "little") % (1 << bits)
 
 
 @functools.lru_cache(maxsize=16)
@@ -199,8 +178,7 @@ class Identity:
             # Of a kind that cannot be read: then what the model is called has to do.
             parts.append(repr((getattr(model.config, "_name_or_path", ""), getattr(model.config, "_commit_hash", None))).encode())
         parts += self._hashes({name: seen for name, seen in sorted(tensors.items()) if _is_plain(seen.tensor)})
-        said = json.dumps(_lasting(model.config.to_dict()), sort_keys=True, default=str)
-        return _digest([said.encode()], _CONFIG_BITS) | _digest(parts, _WEIGHTS_BITS) << _CONFIG_BITS
+        return marks.together(marks.of_config(model.config.to_dict()), marks.digest(parts, marks.WEIGHTS_BITS))
 
     def _hashes(self, tensors: dict[str, _Seen]) -> list[bytes]:
         glances = _numbers([_glance(seen.tensor) for seen in tensors.values()])
@@ -277,12 +255,3 @@ def identity_of(model: Any) -> Identity:
 
 def fingerprint(model: Any) -> int:
     return identity_of(model).mark()
-
-
-def difference(found: int, mine: int) -> str:
-    """What differs between two fingerprints; "" if nothing."""
-    if found % (1 << _CONFIG_BITS) != mine % (1 << _CONFIG_BITS):
-        return "a model of another configuration"
-    if found != mine:
-        return "other weights of this model (another revision, fine-tune or adapter, or weights rounded to another dtype)"
-    return ""

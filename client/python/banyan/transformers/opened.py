@@ -6,15 +6,16 @@ from __future__ import annotations
 import contextlib
 import warnings
 
+from .. import tokens
 from ..client import Session
 from ..errors import BanyanError, NotFound
-from ..spec import Spec
-from . import identity, tokens
+from ..spec import Spec, difference
+from . import identity
 from .held import Held
 from .leftover import watch
 from .lengths import SHORT
 from .refused import Refused
-from .spec import difference, spec_of
+from .spec import spec_of
 from .steps import Steps
 from .text import Text
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import torch
 
+from .. import tokens
 from .._abi import ffi, lib
 from ..client import Client, Session
 from ..errors import raise_c
 from ..guard import Entered
-from . import tokens
 from .layers import Layer
 
 _WORD = 8

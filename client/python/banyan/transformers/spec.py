@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..spec import Kind, Spec
+from ..tokens import KEEPER, KIND
 from .layers import Layer
-from .tokens import KEEPER, KIND
 
 
 def _kind(layer: Layer) -> Kind:
@@ -32,25 +32,3 @@ def spec_of(plan: dict[int, Layer], layers: int, kv_type: str, more: dict[str, A
         layer_kind=tuple(None if k is None else kinds.index(k) for k in of_layer),
         shares=tuple(shares) if any(s is not None for s in shares) else (), layer_sinks=tuple(sinks) if any(sinks) else (), **more,
     )  # fmt: skip
-
-
-def difference(found: Spec, wanted: Spec) -> str:
-    """Why a session with the one is not the other's; "" if it is."""
-    for name in ("layers", "kv_type"):
-        if getattr(found, name) != getattr(wanted, name):
-            return f"it has {name} {getattr(found, name)}, the model {getattr(wanted, name)}"
-    for layer in range(wanted.layers):
-        a, b = found.table[layer], wanted.table[layer]
-        if a is None or b is None:
-            if a is not b:
-                return f"layer {layer} is held by the {'service' if b is None else 'client'} there"
-            continue
-        for name, value in b.__dict__.items():
-            if getattr(a, name) != value:
-                return f"layer {layer} has {name} {getattr(a, name)}, the model {value}"
-        if (found.shares[layer] if found.shares else None) != (wanted.shares[layer] if wanted.shares else None):
-            return f"layer {layer} shares another layer's keys"
-        x, y = (np.asarray(spec.layer_sinks[layer] if spec.layer_sinks else (), dtype=np.float32) for spec in (found, wanted))
-        if x.shape != y.shape or not bool(np.array_equal(x, y)):
-            return f"layer {layer} has other attention sinks"
-    return ""

@@ -12,11 +12,11 @@ from .._abi import ffi, lib
 from ..client import Client, Session
 from ..errors import raise_c
 from ..guard import Entered
+from ..tokens import DIM, Said, Stamp, layer_of, parsed, values
 from .layers import Latent, Layer, latent_rows
 from .refused import Refused
 from .rows import RowCall
 from .tags import Tag
-from .tokens import DIM, Said, Stamp, layer_of, parsed, values
 
 # Bytes of K and V that may travel with a step; what is larger goes straight to the workers, by attach.
 _APPEND_MAX = 1 << 20

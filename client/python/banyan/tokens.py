@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokens of a session, and the model that they were fed to, kept in the session itself.
+"""The tokens of a session, and the model that they were fed to, kept in the session itself. For banyan.transformers and banyan.vllm.
 
 A layer of its own behind the model's, with a window of one position: its row at position p sees the value at p alone,
 so the service gives back exactly what was put there. Values are digits of 256, which every type of session holds
-exactly: five of the token (text.py), six of a fingerprint of the model (identity.py), three of how much padding stands before
-the sequence, one of which frequencies its keys were computed with (lengths.py). Truncates and forks take them along like any
+exactly: five of the token, six of the model's mark (marks.py), three of how much padding stands before the sequence,
+one of which frequencies its keys were computed with (transformers/lengths.py). Truncates and forks take them along like any
 other layer's.
 """
 
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import torch
 
-from .._abi import ffi
-from ..spec import Kind, Spec
-from .identity import BYTES
+from ._abi import ffi
+from .marks import BYTES
+from .spec import Kind, Spec
 
 DIM = 16  # the last one is not used
 KIND = Kind(q_heads=1, kv_heads=1, k_dim=DIM, v_dim=DIM, scale=1.0, window=1)
@@ -42,8 +42,8 @@ class Stamp(NamedTuple):
     """What stands beside every token of a session.
 
     Attributes:
-        mark: the fingerprint of the model.
-        form: which of its frequencies the keys were computed with (lengths.py).
+        mark: of the model.
+        form: which of its frequencies the keys were computed with.
     """
 
     mark: int
@@ -104,3 +104,9 @@ def parsed(o: torch.Tensor) -> Said:
         return (digits[:, begin:end] << _shifts(end - begin)).sum(1)
 
     return Said(number(0, _TOKEN), number(_TOKEN, _PAD), number(_PAD, _FORM), digits[:, _FORM])
+
+
+def rows_of(ids: list[int], mark: int, kv_type: str) -> torch.Tensor:
+    """[rows, 1, DIM]: what is put for the tokens of one sequence without padding, in a session of this type."""
+    dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[kv_type]
+    return values(torch.tensor([ids]), Stamp(mark), [0], dtype)[0]

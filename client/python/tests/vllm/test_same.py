@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same tokens and log-probabilities as plain vLLM: seven families, whole cluster or recent tokens in the engine, preemption, forks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+import texts
+from engine import Engine, Output, wait_for
+
+import banyan
+
+RECENT = 640  # tokens in the engine: two chunks of 256, and the 64 of a step
+# Up to and across a block, a chunk of prefill, a chunk of the cluster; and past the tokens that stay in the engine.
+PROMPTS = texts.prompts(5, 17, 130, 300, 1400)
+NEW = 24
+_plain: dict[Any, list[Output]] = {}
+
+
+def plain(path: Path, **options: Any) -> list[Output]:
+    """What plain vLLM says to PROMPTS; once for all tests of a model."""
+    key = (path.name, *sorted(options.items()))
+    if key not in _plain:
+        with Engine(path, **options) as engine:
+            _plain[key] = engine.generate(PROMPTS, NEW, prompt_logprobs=1)
+    return _plain[key]
+
+
+@pytest.fixture
+def ours(cluster: banyan.LocalCluster) -> dict[str, str]:
+    return {"BANYAN_ENDPOINT": cluster.endpoint}
+
+
+@pytest.fixture
+def control(cluster: banyan.LocalCluster) -> Iterator[banyan.Client]:
+    with cluster.connect() as client:
+        yield client
+
+
+def gone(control: banyan.Client) -> bool:
+    return not [info for info in control.sessions() if not info.name.startswith("kept")]
+
+
+@pytest.mark.parametrize("recent", [0, RECENT], ids=["cluster", "recent"])
+@pytest.mark.parametrize("family", models.FAMILIES)
+def test_families(family: str, recent: int, ours: dict[str, str], folder: Path, control: banyan.Client) -> None:
+    path = models.make(folder, family)
+    want = plain(path)
+    with Engine(path, ours | ({"BANYAN_WINDOW": str(recent)} if recent else {})) as engine:
+        got = engine.generate(PROMPTS, NEW, prompt_logprobs=1)
+        assert not engine.metrics().get("vllm:num_preemptions")
+        wait_for(lambda: gone(control), 60)  # sessions without a name end with their requests
+    print(f"{family}{' with recent tokens in the engine' if recent else ''}: log-probabilities {texts.compare(want, got):.1e} apart")
+    likeliest = {max(place, key=place.__getitem__) for out in want for place in out.prompt_logprobs}
+    assert len(likeliest) >= 100, "a model that says the same all the time compares nothing"
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "deepseek"])
+def test_preemption(family: str, ours: dict[str, str], folder: Path) -> None:
+    """Too few blocks for all prompts at once: vLLM takes some away in the middle, and they go on where they were."""
+    path = models.make(folder, family)
+    want = plain(path)
+    with Engine(path, ours, num_gpu_blocks_override=8, block_size=256) as engine:
+        got = engine.generate(PROMPTS, NEW * 12, logprobs=4)
+        metrics = engine.metrics()
+    assert metrics["vllm:num_preemptions"] >= 1, metrics
+    for a, b in zip(want, got):
+        b.tokens, b.logprobs, b.prompt_logprobs = b.tokens[:NEW], b.logprobs[:NEW], a.prompt_logprobs
+    texts.compare(want, got)
