@@ -73,7 +73,7 @@ class Bench(unittest.TestCase):
                 self.assertLess(time.monotonic(), until)
             running.send_signal(sig)
             out, err = running.communicate(timeout=daily.PATIENCE_S)
-            self.assertEqual((running.returncode, out, err), (6, "", "banyanctl: ended before it was done\n"))
+            self.assertEqual((running.returncode, out, err), (6, "", "banyanctl: ended early\n"))
             self.assertEqual(self.sessions(), [])
 
 
