@@ -80,6 +80,9 @@ def defaults() -> dict[str, Any]:
 
 def fill(args: Any) -> None:
     """Sets of EngineArgs what the user has left open. Refused: what the user has set otherwise."""
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
     for name, value in defaults().items():
         said = getattr(args, name)
         if said is None:
@@ -88,6 +91,12 @@ def fill(args: Any) -> None:
             raise Refused(f"banyan: the scheduler {said}: a failed request is ended by {SCHEDULER}, so leave --scheduler-cls out")
     if args.block_size is None:
         args.block_size = BLOCK
+    if not current_platform.is_cpu():  # which chooses its own, that install() has replaced
+        if args.attention_backend not in (None, AttentionBackendEnum.CUSTOM):
+            raise Refused(
+                f"banyan: the attention backend {args.attention_backend.name}: keys are in the cluster, so leave --attention-backend out"
+            )
+        args.attention_backend = AttentionBackendEnum.CUSTOM
 
 
 def adjust(config: Any) -> None:
