@@ -17,8 +17,8 @@ usage() {
     cat <<'TEXT'
 Usage: tests/gpu.sh [--minutes=N] [--part=N]... [--emulated] [--small] [--from=DIR] [--out=DIR]
 
-Tests and measures Banyan on the first GPU of this machine, the shortest and most informative parts first. Each part has a
-time limit of its own, so a hang ends only that part. Writes gpu-DATE.json (everything) and gpu-DATE.md (a report)
+Tests and measures Banyan on the first GPU of this machine, the shortest and most informative parts first. Each part has
+a time limit of its own, so a hang ends only that part. Writes gpu-DATE.json (everything) and gpu-DATE.md (a report)
 after each part, so that they are complete even if the machine goes away, and prints a table at the end.
 
   1 machine    driver, clocks, MIG, runtime          6 peers      PyTorch's backends, in the same run

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/ctl/ctl.h"
 #include "client/ctl/contexts.h"
+#include "client/ctl/ctl.h"
 #include "client/ctl/shell.h"
 #include "common/clock.h"
 #include "common/complete.h"

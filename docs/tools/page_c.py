@@ -4,7 +4,7 @@ import os
 import re
 import sys
 
-from wording import cell, code, fenced, header_of, paragraph, prose, table
+from wording import cell, code, fenced, paragraph, prose, table
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "man"))
 from header import SECTION, function, statements  # the same reading as that of the manual page
@@ -95,7 +95,7 @@ def prototype(declaration):
 
 
 def page(root, _):
-    with open(header_of(root), encoding="utf-8") as file:
+    with open(os.path.join(root, "client/banyan.h"), encoding="utf-8") as file:
         lines = file.read().split("\n")
     begin = next(i for i, line in enumerate(lines) if line.startswith("#ifndef BANYAN_H"))
     start = next(i for i, line in enumerate(lines) if line.startswith("#define BANYAN_API")) + 1

@@ -3,7 +3,7 @@
 import os
 import re
 
-from wording import cell, code, header_of, prose, table
+from wording import cell, code, prose, table
 
 CODE = re.compile(r"^\s*BANYAN_([A-Z_]+) =\s*(\d+),(?:\s*//(.*))?$", re.M)
 
@@ -24,8 +24,7 @@ def exits(root):
 
 
 def codes(root):
-    with open(header_of(root), encoding="utf-8") as file:
-        header = file.read()
+    header = read(root, "client/banyan.h")
     header = header[header.index("typedef enum banyan_code"):header.index("} banyan_code;")]
     for name, number, said in CODE.findall(re.sub(r"=\n\s*", "= ", header)):
         yield name, number, said.strip()

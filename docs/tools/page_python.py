@@ -11,9 +11,14 @@ PACKAGES = {"banyan": "client/python/banyan", "banyan.transformers": "client/pyt
 
 
 class Module:
+    """A file of the package, and what it defines and imports from its neighbours."""
+
     def __init__(self, path):
+        self.folder = os.path.dirname(path)
         with open(path, encoding="utf-8") as file:
             self.tree = ast.parse(file.read())
+        self.imported = {alias.asname or alias.name: (node.module, alias.name) for node in self.tree.body
+                         if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module for alias in node.names}
         self.made = {node.name: node for node in self.tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))}
 
 
@@ -34,8 +39,8 @@ def public(root, folder):
         module = modules.setdefault(path, Module(path))
         if original not in module.made:
             raise SystemExit(f"page_python.py: {path} does not define {original}")
-        found.append((name, module.made[original]))
-    missing = set(names) - {name for name, _ in found} - {name for name in names if name.startswith("_")}
+        found.append((name, module.made[original], module))
+    missing = set(names) - {name for name, _, _ in found} - {name for name in names if name.startswith("_")}
     if missing:
         raise SystemExit(f"page_python.py: {folder}: not found: {', '.join(sorted(missing))}")
     return ast.get_docstring(init.tree) or "", found
@@ -105,12 +110,28 @@ def decorated(node, name):
     return any(ast.unparse(d).split("(")[0].split(".")[-1] == name for d in node.decorator_list)
 
 
-def members(name, node):
-    """Public methods and properties, in order; of overloads the last."""
-    last = {}
-    for child in node.body:
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) and not child.name.startswith("_") and ast.get_docstring(child):
-            last.setdefault(child.name, []).append(child)
+def lineage(node, module):
+    """The class and those of its bases that the package defines, the nearest first."""
+    yield node
+    for base in node.bases:
+        name = ast.unparse(base)
+        if name in module.made:
+            yield from lineage(module.made[name], module)
+        elif name in module.imported:
+            home, original = module.imported[name]
+            path = os.path.join(module.folder, *home.split(".")) + ".py"
+            if os.path.exists(path) and original in (other := Module(path)).made:
+                yield from lineage(other.made[original], other)
+
+
+def members(name, classes):
+    """Public methods and properties, in order; of overloads the last, and the class itself before its bases."""
+    last, seen = {}, set()
+    for node in classes:
+        own = {}
+        collect(node, own)
+        last.update({child: nodes for child, nodes in own.items() if child not in seen})
+        seen |= {child.name for child in node.body if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))}
     for child in (children[-1] for children in last.values()):
         yield f"#### {name}.{child.name}"
         yield ""
@@ -121,19 +142,29 @@ def members(name, node):
         yield from doc(ast.get_docstring(child))
 
 
-def klass(name, node):
+def collect(node, last):
+    """{name: [definitions]} of the public methods of one class that have a docstring."""
+    for child in node.body:
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) and not child.name.startswith("_") and ast.get_docstring(child):
+            last.setdefault(child.name, []).append(child)
+
+
+def klass(name, node, module):
     bases = [ast.unparse(base) for base in node.bases if not ast.unparse(base).startswith("Generic")]
-    init = next((c for c in node.body if isinstance(c, ast.FunctionDef) and c.name == "__init__"), None)
-    if decorated(node, "dataclass"):
+    is_error = bool(bases) and bases[0].endswith("Error")
+    is_value = decorated(node, "dataclass")
+    classes = [node] if is_error or is_value else list(lineage(node, module))
+    init = next((c for one in classes for c in one.body if isinstance(c, ast.FunctionDef) and c.name == "__init__"), None)
+    if is_value:
         shown = [ast.unparse(c) for c in node.body if isinstance(c, ast.AnnAssign) and not c.target.id.startswith("_")]
         yield from fenced(f"class {name}:\n" + "\n".join(f"    {line}" for line in shown), "python")
-    elif bases and not init:
+    elif is_error:
         yield from prose(f"A {' and a '.join(f'`{base}`' for base in bases)}.")
         yield ""
     elif init:
         yield from fenced(signature(init, name), "python")
     yield from doc(ast.get_docstring(node) or "")
-    yield from members(name, node)
+    yield from members(name, classes)
 
 
 def page(root, _):
@@ -147,11 +178,11 @@ def page(root, _):
         yield f"## {package}"
         yield ""
         yield from doc(about)
-        for name, node in names:
+        for name, node, module in names:
             yield f"### {name}"
             yield ""
             if isinstance(node, ast.ClassDef):
-                yield from klass(name, node)
+                yield from klass(name, node, module)
             else:
                 yield from fenced(signature(node, name), "python")
                 yield from doc(ast.get_docstring(node) or "")

@@ -15,6 +15,7 @@ import argparse
 import difflib
 import importlib
 import os
+import re
 import sys
 
 sys.dont_write_bytecode = True
@@ -26,9 +27,16 @@ HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
 """
 
 
+def linked(text):
+    """The text with links to the pages of docs/ that it names, except in blocks of code."""
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.S | re.M)
+    parts[::2] = [re.sub(r"(?<!\]\()(?<![\w/`\[])docs/(?=[\w/-]+\.md)([\w/-]+/)?([\w-]+)\.md", r"[\2](../\1\2.md)", part) for part in parts[::2]]
+    return "".join(parts)
+
+
 def made(name, root, bin_dir):
     lines = importlib.import_module(PAGES[name]).page(root, bin_dir)
-    text = HEAD + "\n".join(lines)
+    text = HEAD + linked("\n".join(lines))
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
     return text.rstrip("\n") + "\n"

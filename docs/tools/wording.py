@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain text as Markdown: paragraphs of 100 columns, cells of tables, code."""
-import os
 import re
 import textwrap
 
 WIDTH = 100
-
-
-def header_of(root):
-    """The path of banyan.h."""
-    return next(path for folder in ("client/lib", "client") if os.path.exists(path := os.path.join(root, folder, "banyan.h")))
 
 
 def escaped(text):

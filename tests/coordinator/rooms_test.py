@@ -2,21 +2,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """No room of the coordinator calls one above it: tests/tools/check_includes.py looks at what files include, this looks
 at what the compiled objects need. An object of a room may need a symbol of its own room, of the rooms below, and of
-what all rooms share (core.c, events.c, machine.c, presence.c, turn.c), and of nothing else of the coordinator.
+what all rooms share (core.c, events.c, machine.c, presence.c, turn.c), and of nothing else of the coordinator. Nor do
+objects form a circle of more than CIRCLE.
 
     tests/coordinator/rooms_test.py OBJECT...     all of the coordinator's
 """
+import functools
 import os
 import subprocess
 import sys
 import unittest
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import check_circles
+
 # Each may use those before it.
 ROOMS = ["store", "tenants", "cluster", "session", "sync", "check", "place", "rows", "sessions", "steps"]
+CIRCLE = 2  # objects that may need each other, directly or not
 SHARED = {"core.c.o", "events.c.o", "machine.c.o", "presence.c.o", "turn.c.o"}
 OBJECTS = sys.argv[1:]
 
 
+@functools.lru_cache(maxsize=None)
 def symbols(path, defined):
     """Names that an object defines for others, or needs from others."""
     kind = "--defined-only" if defined else "--undefined-only"
@@ -52,6 +60,13 @@ class Rooms(unittest.TestCase):
             self.assertTrue(needs[room], room)
         self.assertGreater(len(defines), 200)
         self.assertEqual(list(offences(needs, defines)), [])
+
+    def test_no_large_circle(self):
+        """check_circles.py goes by includes, this by what objects need: a header may declare what another file defines."""
+        defines = {symbol: path for path in OBJECTS for symbol in symbols(path, True)}
+        graph = {path: {defines[s] for s in symbols(path, False) if s in defines} - {path} for path in OBJECTS}
+        large = [circle for circle in check_circles.circles(graph) if len(circle) > CIRCLE]
+        self.assertEqual(large, [])
 
     def test_an_upward_call_is_found(self):
         needs = {r: {} for r in ROOMS}

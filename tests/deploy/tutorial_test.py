@@ -32,7 +32,7 @@ class Tutorial(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="tutorial-", ignore_cleanup_errors=True)
         self.addCleanup(folder.cleanup)
         self.path = pathlib.Path(folder.name)
-        (self.path / "first").mkdir()
+        (self.path / "build" / "first").mkdir(parents=True)
         (self.path / "bin").mkdir()
         (self.path / "examples").symlink_to(SOURCE / "examples")
         self.endpoint = f"unix://{self.path}/c"
@@ -55,7 +55,7 @@ class Tutorial(unittest.TestCase):
             parts.append(f"exec >{self.path}/{n}.out\n{script}echo >{self.path}/{n}.done\n")
         with open(self.path / "errors", "w", encoding="utf-8") as errors:
             shell = subprocess.Popen(["bash", "-e"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, text=True,
-                                     cwd=self.path / "first", env=self.environment(), start_new_session=True)
+                                     cwd=self.path / "build" / "first", env=self.environment(), start_new_session=True)
         try:
             shell.communicate("".join(parts), timeout=LIMIT_S)
         finally:
@@ -86,7 +86,7 @@ class Tutorial(unittest.TestCase):
 
     def logs(self):
         """The last lines of what each process has written."""
-        files = [*self.path.glob("*.out"), *self.path.glob("first/*.log"), self.path / "errors"]
+        files = [*self.path.glob("*.out"), *self.path.glob("build/first/*.log"), self.path / "errors"]
         return "\n".join(f"--- {file.name}\n" + "\n".join(file.read_text(errors="replace").splitlines()[-8:]) for file in files if file.exists())
 
 

@@ -202,7 +202,7 @@ static void a_worker_refuses_what_cannot_be(void **state)
         const char *option, *value, *says;
     } cases[] = {
         {"--memory", "1024T", "more than the"},
-        {"--name", "", "not empty"},
+        {"--name", "", "must not be empty"},
         {"--name", "  ", "contain spaces"},
         {"--name", "a b", "contain spaces"},
         {"--host", " ", "contain spaces"},

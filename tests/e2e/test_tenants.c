@@ -58,7 +58,7 @@ static void make_tokens(void)
     FAILS(BANYAN_INVALID_ARGUMENT, NULL, banyan_token_create(admin, "x", "god", "b", 0, token, NULL, ERR));
     FAILS(BANYAN_INVALID_ARGUMENT, NULL, banyan_token_create(admin, "X", "user", "b", 0, token, NULL, ERR));
     FAILS(BANYAN_FAILED_PRECONDITION, NULL, banyan_token_revoke(admin, "root", 0, ERR)); // the last one
-    assert_non_null(strstr(ERR->message, "the last token"));
+    assert_non_null(strstr(ERR->message, "the last admin token"));
     OK(banyan_token_create(admin, "brief", "admin", NULL, 3600, token, NULL, ERR));
     FAILS(BANYAN_FAILED_PRECONDITION, NULL,
           banyan_token_revoke(admin, "root", 0, ERR)); // the last one that stays

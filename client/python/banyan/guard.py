@@ -21,7 +21,7 @@ class Guard:
     The garbage collector may run anywhere and close a session or a cache there, so the same thread may call these functions
     again in the middle of any of them. The lock is therefore reentrant, and a call is held before the guard is checked for
     being closed. Ctrl-C may also arrive anywhere: before, in and after each of them. So calls are held by weak references:
-    whatever ends a call, it has left when nothing refers to it any more; leave() of a call that has not entered does nothing.
+    whatever ends a call, it has left as soon as nothing refers to it; leave() of a call that has not entered does nothing.
     """
 
     def __init__(self, what: str) -> None:

@@ -209,7 +209,7 @@ def test_errors_say_what_is_wrong(client, rng):
         session.attend(0, 39, q[:, :7])
     with pytest.raises(banyan.InvalidArgument, match="both k and v, or neither"):
         session.attend(0, 40, q, k[:1])
-    with pytest.raises(banyan.InvalidArgument, match="k holds f16, this session wants f32"):
+    with pytest.raises(banyan.InvalidArgument, match="k holds f16, this session needs f32"):
         session.attend(0, 40, q, k[:1].astype(np.float16), v[:1])
     with pytest.raises(banyan.InvalidArgument, match="DLPack or the buffer protocol"):
         session.attend(0, 39, [1.0])
@@ -292,5 +292,5 @@ def test_fields_of_placement():
     check_placement(["chunk_tokens", "replicas"])
     with pytest.raises(TypeError, match="'chunk_token' is unknown: did you mean 'chunk_tokens'"):
         check_placement(["replicas", "chunk_token"])
-    with pytest.raises(TypeError, match="'kv_heads' is unknown: there are chunk_tokens, members"):
+    with pytest.raises(TypeError, match="'kv_heads' is unknown: use chunk_tokens, members"):
         check_placement(["kv_heads"])

@@ -6,8 +6,9 @@
     python tests/walk.py FAMILY...       these, on standard output
 
 Each family's logits over the service are held against one forward of eager attention without any cache, over the same
-text: in one block, in two, token by token, resumed by another process, and with padding on the left. Ends with code 1
-where something is wrong, neither exact nor refused, or has changed.
+text: in one block, in two, token by token, resumed by another process, and with padding on the left. Where a model computes
+other logits for a text when more of it follows, each forward is held against one over the text up to its own end. Ends with
+code 1 where something is wrong, neither exact nor refused, or has changed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,8 +37,10 @@ from banyan.transformers.faces import stateful
 
 MOST = 5e-5  # of the largest logit: what float32 rounds, in another order, in models that gate or normalise states
 TOKENS, SPLIT, PADS = 64, 33, (0, 13)
+BLOCKS, STEPS = [SPLIT, TOKENS], list(range(1, TOKENS + 1))
 WAYS = ("in one block", "in blocks", "token by token", "resumed", "left padding")
 PATIENCE_S = 300  # for a family
+WIDTH = 100  # of the page's lines
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "MODELS.md"
 BEGIN, END = "<!-- written by client/python/tests/walk.py -->\n", "<!-- end of what walk.py writes -->\n"
@@ -85,6 +89,19 @@ def _feed(model: Any, cache: Any, ids: torch.Tensor, ends: list[int], begin: int
             more = {name: x[:, at:end] if name == "position_ids" else x[:, :end] for name, x in all_of.items()}
             out.append(model(ids[:, at:end], past_key_values=cache, use_cache=True, **more).logits)
             at = end
+    return torch.cat(out, dim=1)
+
+
+def _reference(model: Any, ids: torch.Tensor, ends: list[int], **all_of: Any) -> torch.Tensor:
+    """Logits of forwards that end there, each from one forward over the text up to there, without a cache."""
+    want = zoo.whole(model, ids, **all_of)
+    begun = {name: x[:, :SPLIT] for name, x in all_of.items()}
+    if _distance(zoo.whole(model, ids[:, :SPLIT], **begun), want[:, :SPLIT]) <= MOST:
+        return want  # what follows a text changes nothing of it
+    at, out = 0, []
+    for end in ends:
+        out.append(zoo.whole(model, ids[:, :end], **{name: x[:, :end] for name, x in all_of.items()})[:, at:])
+        at = end
     return torch.cat(out, dim=1)
 
 
@@ -161,16 +178,16 @@ class Walk:
                 self._client.open(info.id).delete()
 
     def _compare(self, family: str, model: Any, ids: torch.Tensor) -> Found:
-        want = zoo.whole(model, ids)
+        want, in_blocks, in_steps = (_reference(model, ids, ends) for ends in ([TOKENS], BLOCKS, STEPS))
         padding = _padded(model)
         eager = padded = None
         with contextlib.suppress(Exception):
             eager = max(
-                _distance(_feed(model, transformers.DynamicCache(config=model.config), ids, ends), want)
-                for ends in ([SPLIT, TOKENS], list(range(1, TOKENS + 1)))
+                _distance(_feed(model, transformers.DynamicCache(config=model.config), ids, ends), rows)
+                for ends, rows in ((BLOCKS, in_blocks), (STEPS, in_steps))
             )
         with contextlib.suppress(Exception):
-            padded = zoo.whole(model, ids, **padding)
+            padded = _reference(model, ids, BLOCKS, **padding)
         model.set_attn_implementation("banyan")
         cache = BanyanCache(model, self._client, chunk_tokens=16, members=2)
         with cache:
@@ -187,8 +204,8 @@ class Walk:
                 return _feed(model, own, ids, ends, **more)
 
         for way, run, rows in (
-            (WAYS[1], lambda: fresh([SPLIT, TOKENS]), want),
-            (WAYS[2], lambda: fresh(list(range(1, TOKENS + 1))), want),
+            (WAYS[1], lambda: fresh(BLOCKS), in_blocks),
+            (WAYS[2], lambda: fresh(STEPS), in_steps),
             (WAYS[3], resumed, want[:, SPLIT:]),
         ):
             ways[way] = _outcome(lambda run=run, rows=rows: _distance(run(), rows))
@@ -196,7 +213,7 @@ class Walk:
             ways[WAYS[4]] = "the model does not take it by itself"
         else:
             seen = padding["attention_mask"].bool()
-            ways[WAYS[4]] = _outcome(lambda: _distance(fresh([SPLIT, TOKENS], **padding)[seen], padded[seen]))
+            ways[WAYS[4]] = _outcome(lambda: _distance(fresh(BLOCKS, **padding)[seen], padded[seen]))
         return Found(family, holds=holds, ways=ways, eager=eager)
 
 
@@ -256,6 +273,10 @@ def _short(reason: str) -> str:
     return text if len(text) <= 180 else text[:180].rpartition(" ")[0] + " …"
 
 
+def _paragraph(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
 def tables(all_found: list[Found]) -> str:
     notes: dict[str, int] = {}
 
@@ -272,8 +293,10 @@ def tables(all_found: list[Found]) -> str:
     refused = [f for f in all_found if f.made and f.reason]
     missing = [f for f in all_found if not f.made]
     lines = [
-        f"Transformers {transformers.__version__}, PyTorch {torch.__version__.split('+')[0]}: {len(all_found)} families; {len(served)} are "
-        f"served, {len(refused)} are refused, of {len(missing)} no tiny model was made.",
+        *_paragraph(
+            f"Transformers {transformers.__version__}, PyTorch {torch.__version__.split('+')[0]}: {len(all_found)} families; {len(served)} "
+            f"are served, {len(refused)} are refused, of {len(missing)} no tiny model was made."
+        ),
         "",
         "| family | holds | in one block | in blocks = in one forward | token by token | resumed | left padding |",
         "|---|---|---|---|---|---|---|",
@@ -284,10 +307,15 @@ def tables(all_found: list[Found]) -> str:
         lines += ["", "| | why |", "|---|---|", *(f"| [{n}] | {reason} |" for reason, n in notes.items())]
     wrong, other_way = [f for f in served if f.wrong], [f for f in served if f.eager is not None and not f.eager <= MOST]
     if wrong:
-        lines += ["", f"In bold, **wrong**: {', '.join(f'`{f.family}`' for f in wrong)}."]
+        lines += ["", *_paragraph(f"In bold, **wrong**: {', '.join(f'`{f.family}`' for f in wrong)}.")]
     if other_way:
-        lines += ["", "Transformers' own cache, with eager attention in the same blocks or token by token, differs from one forward for "]
-        lines[-1] += ", ".join(f"`{f.family}` ({f.eager:.1e})" for f in other_way) + "."
+        names = ", ".join(f"`{f.family}` ({f.eager:.1e})" for f in other_way)
+        lines += [
+            "",
+            *_paragraph(
+                f"Transformers' own cache, with eager attention in the same blocks or token by token, differs from one forward for {names}."
+            ),
+        ]
     for title, rows in (("Refused", refused), ("Not made", missing)):
         lines += ["", f"## {title}", "| family | reason |", "|---|---|", *(f"| `{f.family}` | {_short(f.reason)} |" for f in rows)]
     return "\n".join(lines) + "\n"

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import alone
 from .refused import Refused
 from .tags import uncompiled
 
@@ -83,7 +84,7 @@ class Lengths:
         self.borders = sorted({rope.border for rope in self._ropes if not rope.dynamic})
         for module in model.modules():
             if module not in _independent:
-                _check_independent(module)
+                _check_independent(model, module)
                 _independent.add(module)
 
     def __bool__(self) -> bool:
@@ -153,12 +154,12 @@ def _has_grown(module: Any) -> bool:
     return any(int(value) > module.original_max_seq_len for value in grown)
 
 
-def _check_independent(module: Any) -> None:
+def _check_independent(model: Any, module: Any) -> None:
     """That a rotary embedding of no type that is known to depend on the length gives a position the same, whatever comes behind."""
     if not any(name.endswith("inv_freq") for name, _ in module.named_buffers(recurse=False)):
         return
     for name, kind in _types_of(module):
-        if not _depends(kind) and _sees_length(module, () if name is None else (name,)):
+        if not _depends(kind) and _sees_length(module, () if name is None else (name,)) and _text_sees_length(model):
             raise Refused(
                 f"{type(module).__name__}, a rotary embedding of this model, gives a position other frequencies where a longer text "
                 "follows, in a way that is not known here: keys that are held would be wrong. Use a rope_type that does not depend on "
@@ -173,6 +174,23 @@ def _sees_length(module: Any, more: tuple[str, ...]) -> bool:
         module = copy.deepcopy(module).cpu()  # it keeps what it has seen; and a GPU would not survive a table's end
         with torch.no_grad():
             a, b = (module(torch.zeros(1, 1), ids, *more) for ids in (near, far))
-            return any(not torch.equal(x, y[:, :4]) for x, y in zip(a, b))
+        pairs = [(a, b)] if isinstance(a, torch.Tensor) else list(zip(a, b))
+        return any(x.shape[1] == 4 and y.shape[1] == 5 and not torch.equal(x, y[:, :4]) for x, y in pairs)
     except Exception:  # an embedding of images, or one that is called in another way
         return False
+
+
+def _text_sees_length(model: Any) -> bool:
+    """The same of the model's logits: what was seen may be an embedding of images."""
+    device = next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
+    positions = torch.arange(5, device=device)[None]
+    ids = positions + 1  # that differ: attention to equal ones is the same whatever their positions
+    try:
+        with torch.no_grad(), alone.locally():
+            a = model(input_ids=ids[:, :4], position_ids=positions[:, :4], use_cache=False).logits
+            positions[0, 4] = _FAR
+            b = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+        most = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
+        return float((a - b[:, :4]).abs().max()) > most * float(a.abs().max())
+    except Exception:  # it cannot be shown that text is not concerned
+        return True
