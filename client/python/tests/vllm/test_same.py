@@ -45,8 +45,11 @@ def gone(control: banyan.Client) -> bool:
     return not [info for info in control.sessions() if not info.name.startswith("kept")]
 
 
-@pytest.mark.parametrize("recent", [0, RECENT], ids=["cluster", "recent"])
-@pytest.mark.parametrize("family", models.FAMILIES)
+# On a CPU vLLM computes a prompt of a model with latent attention in one step, which no window of a test would leave behind.
+CASES = [(family, recent) for family in models.FAMILIES for recent in (0, RECENT) if not (family == "deepseek" and recent)]
+
+
+@pytest.mark.parametrize("family, recent", CASES, ids=[f"{family}-{'recent' if recent else 'cluster'}" for family, recent in CASES])
 def test_families(family: str, recent: int, ours: dict[str, str], folder: Path, control: banyan.Client) -> None:
     path = models.make(folder, family)
     want = plain(path)
