@@ -20,7 +20,7 @@ install(TARGETS banyan_archive ARCHIVE COMPONENT development)
 install(FILES ${CMAKE_SOURCE_DIR}/client/banyan.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 
 # One script a shell for all programs; bash and fish look for one that is named as the program.
-set(scripts ${CMAKE_SOURCE_DIR}/client/completion)
+set(scripts ${CMAKE_SOURCE_DIR}/client/ctl/completion)
 foreach(program banyanctl banyan-coordinator banyan-worker)
     install(FILES ${scripts}/banyanctl.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME ${program}
         COMPONENT runtime)

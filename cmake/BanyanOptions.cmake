@@ -41,7 +41,9 @@ if(BANYAN_FUZZ)
     if(NOT CMAKE_C_COMPILER_ID MATCHES Clang)
         message(FATAL_ERROR "BANYAN_FUZZ needs clang with its compiler-rt: deploy/install-deps.sh --dev, then cmake --preset fuzz")
     endif()
-    add_compile_options(-fsanitize=fuzzer-no-link) # counts edges; main comes with the targets' own -fsanitize=fuzzer
+    if(BANYAN_SANITIZE) # counts edges; main comes with the targets' own -fsanitize=fuzzer
+        add_compile_options(-fsanitize=fuzzer-no-link)
+    endif()
 endif()
 
 # banyan_library(NAME SOURCES ... [LIBS ...]): static library banyan_NAME; includes are "folder/file.h" from the root.

@@ -112,6 +112,28 @@ INLINE void load_pair(enum kernels_kv_type type, const char *row, size_t i, vf *
     }
 }
 
+// The same of values, whose columns may stand in any order: with 8 lanes bfloat16 is interleaved with zeros
+// within each half of 16, one operation for a vector in place of two. Its first vector then holds elements
+// 0 .. 3 and 8 .. 11, its second one the others.
+#define QUADS(type) (LANES == 8 && (type) == KERNELS_KV_BF16)
+
+INLINE vf load_value(enum kernels_kv_type type, const char *row, size_t i, uint32_t half)
+{
+    if (QUADS(type))
+        return vf_load_bf16_quads((const uint16_t *)(const void *)row + i, half);
+    return load_as(type, row, i + half * LANES);
+}
+
+INLINE void load_values(enum kernels_kv_type type, const char *row, size_t i, vf *x)
+{
+    if (QUADS(type)) {
+        x[0] = load_value(type, row, i, 0);
+        x[1] = load_value(type, row, i, 1);
+    } else {
+        load_pair(type, row, i, x);
+    }
+}
+
 INLINE vf load_half(enum kernels_kv_type type, const char *row, size_t i, uint32_t half)
 {
     vf x[2];
@@ -160,7 +182,7 @@ INLINE bool type_pairs(size_t dim)
     return dim % (2 * LANES) == 0;
 }
 
-// A row of `dim` floats in the order of what copy_rows, transpose_block and load_pair make of one, and back.
+// A row of `dim` floats in the order of what copy_rows, transpose_block and load_pair make of a key.
 INLINE void type_arrange(enum kernels_kv_type type, size_t dim, const float *row, float *arranged)
 {
     if (type != KERNELS_KV_BF16 || !EVEN_ODD || !type_pairs(dim)) {
@@ -175,8 +197,18 @@ INLINE void type_arrange(enum kernels_kv_type type, size_t dim, const float *row
     }
 }
 
+// And back: a row of sums of values.
 INLINE void type_restore(enum kernels_kv_type type, size_t dim, const float *arranged, float *row)
 {
+    if (QUADS(type) && type_pairs(dim)) {
+        for (size_t d = 0; d < dim; d += 16) {
+            memcpy(row + d, arranged + d, 4 * sizeof(float));
+            memcpy(row + d + 8, arranged + d + 4, 4 * sizeof(float));
+            memcpy(row + d + 4, arranged + d + 8, 4 * sizeof(float));
+            memcpy(row + d + 12, arranged + d + 12, 4 * sizeof(float));
+        }
+        return;
+    }
     if (type != KERNELS_KV_BF16 || !EVEN_ODD || !type_pairs(dim)) {
         memcpy(row, arranged, dim * sizeof(float));
         return;
@@ -189,16 +221,18 @@ INLINE void type_restore(enum kernels_kv_type type, size_t dim, const float *arr
     }
 }
 
-// out[j][padded] = row j of the block, converted, in pair order where rows are read in pairs, padded with
-// zeros; nothing where no row sees the key. pitch: elements from a row to the next.
-INLINE void copy_rows(enum kernels_kv_type type, const char *rows, const struct block *b, size_t dim,
-                      size_t pitch, size_t padded, float *out)
+// out[j][padded] = key or value j of the block, converted, in pair order where rows are read in pairs, padded
+// with zeros; nothing where no row sees the key. pitch: elements from a row to the next.
+INLINE void copy_rows(enum kernels_kv_type type, bool values, const char *rows, const struct block *b,
+                      size_t dim, size_t pitch, size_t padded, float *out)
 {
     size_t stride = pitch * type_bytes(type);
     for (uint32_t j = b->begin; j < b->end; j++) {
         for (size_t d = 0; d < padded; d += 2 * LANES) {
             vf x[2];
-            if (type_pairs(dim)) {
+            if (type_pairs(dim) && values) {
+                load_values(type, rows + j * stride, d, x);
+            } else if (type_pairs(dim)) {
                 load_pair(type, rows + j * stride, d, x);
             } else {
                 x[0] = load_padded(type, rows + j * stride, d, dim);

@@ -82,8 +82,10 @@ INLINE void convert_as(struct tile *t, const struct panel *panel, enum kernels_k
         if (t->wide)
             transpose_block(type, x, t->k_dim, t->keys + b * BLOCK, wide_stride(panel));
         else
-            copy_rows(type, x->k, x, t->k_dim, t->k_dim, t->k_pad, t->keys + (size_t)b * BLOCK * t->k_pad);
-        copy_rows(type, x->v, x, t->v_dim, t->v_stride, t->v_pad, t->values + (size_t)b * BLOCK * t->v_pad);
+            copy_rows(type, false, x->k, x, t->k_dim, t->k_dim, t->k_pad,
+                      t->keys + (size_t)b * BLOCK * t->k_pad);
+        copy_rows(type, true, x->v, x, t->v_dim, t->v_stride, t->v_pad,
+                  t->values + (size_t)b * BLOCK * t->v_pad);
     }
 }
 
@@ -207,6 +209,10 @@ static void run_whole(struct tile *t, const struct panel *panel, const struct pa
     // Looking for NaN has read all of a panel of fp8 before it is computed: that is the time to ask for the
     // next
     n.distance = type == KERNELS_KV_FP8 ? 2 * count : ahead_distance(type, k_bytes, n.streams);
+#if LANES == 8
+    n.room = (uint16_t *)t->keys;
+    ahead_avx2(&n, type, k_bytes);
+#endif
     struct ahead_block *use = ahead_add(n.use, n.k, count, k_bytes);
     if (v_bytes > 0)
         use = ahead_add(use, n.v, count, v_bytes);

@@ -186,6 +186,22 @@ INLINE vf vf_load_bf16(const uint16_t *p)
 #endif
 }
 
+// Elements 0 .. 3 and 8 .. 11 of 16, or with half = 1 the others. Only where LANES is 8.
+INLINE vf vf_load_bf16_quads(const uint16_t *p, uint32_t half)
+{
+#if LANES == 8
+    typedef uint16_t anywhere __attribute__((vector_size(32), aligned(2), may_alias));
+    __m256i x, zero = _mm256_setzero_si256();
+    if (half) // in assembly: a compiler would load both halves' memory into a register of its own
+        __asm__("vpunpckhwd %2, %1, %0" : "=x"(x) : "x"(zero), "m"(*(const anywhere *)(const void *)p));
+    else
+        __asm__("vpunpcklwd %2, %1, %0" : "=x"(x) : "x"(zero), "m"(*(const anywhere *)(const void *)p));
+    return (vf)x;
+#else
+    return vf_load_bf16(p + half * LANES);
+#endif
+}
+
 INLINE vf vf_load_f16(const uint16_t *p)
 {
 #if LANES == 16
@@ -268,18 +284,26 @@ INLINE void vf_load_fp8_pair(const uint8_t *p, vf *low, vf *high)
     x = _mm512_and_si512(_mm512_slli_epi16(x, 7), _mm512_set1_epi16((short)0xbfff));
     *low = (vf)_mm512_cvtph_ps(_mm512_castsi512_si256(x));
     *high = (vf)_mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1));
-#elif LANES == 8
-    __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
-    x = _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16((short)0xbfff));
-    *low = (vf)_mm256_cvtph_ps(_mm256_castsi256_si128(x));
-    *high = (vf)_mm256_cvtph_ps(_mm256_extracti128_si256(x, 1));
 #else
     *low = vf_load_fp8(p, false);
     *high = vf_load_fp8(p + LANES, false);
 #endif
 }
 
-// Whether no e4m3 code is NaN; bytes a multiple of 4 * LANES.
+// 2 * LANES of them, none of which is NaN, as binary16.
+INLINE void vf_fp8_to_f16(const uint8_t *p, uint16_t *out)
+{
+#if LANES == 8
+    __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    x = _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16((short)0xbfff));
+    _mm256_storeu_si256((__m256i *)(void *)out, x);
+#else
+    for (uint32_t i = 0; i < 2 * LANES; i++)
+        out[i] = (uint16_t)((p[i] & 0x80u) << 8 | (p[i] & 0x7fu) << 7);
+#endif
+}
+
+// Whether no e4m3 code is NaN; bytes a multiple of 16 * LANES.
 INLINE bool vf_fp8_numbers(const uint8_t *p, size_t bytes)
 {
 #if LANES == 16
@@ -290,12 +314,16 @@ INLINE bool vf_fp8_numbers(const uint8_t *p, size_t bytes)
     }
     return _mm512_cmpeq_epi8_mask(most, _mm512_set1_epi8((char)0xfe)) == 0;
 #elif LANES == 8
-    __m256i most = _mm256_setzero_si256();
-    for (size_t i = 0; i < bytes; i += 32) {
-        __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(p + i));
-        most = _mm256_max_epu8(most, _mm256_add_epi8(x, x)); // without the sign, NaN is 0xfe
+    __m256i most[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (size_t i = 0; i < bytes; i += 128) {
+        REPEAT4(j, 4, {
+            __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(p + i + j * 32));
+            most[j % 2] =
+                _mm256_max_epu8(most[j % 2], _mm256_add_epi8(x, x)); // without the sign, NaN is 0xfe
+        });
     }
-    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(most, _mm256_set1_epi8((char)0xfe))) == 0;
+    most[0] = _mm256_max_epu8(most[0], most[1]);
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(most[0], _mm256_set1_epi8((char)0xfe))) == 0;
 #else
     typedef uint8_t vb __attribute__((vector_size(4 * LANES)));
     vb seen = {0};
@@ -411,6 +439,13 @@ INLINE float vf_max_lanes(vf x)
     x = vf_max(x, __builtin_shufflevector(x, x, 2, 3, 2, 3));
     return x[0] > x[1] ? x[0] : x[1];
 #endif
+}
+
+// What the rounded sum of hi and x loses (Knuth's two-sum).
+INLINE vf vf_lost(vf hi, vf x)
+{
+    vf sum = hi + x, part = sum - hi;
+    return (hi - (sum - part)) + (x - part);
 }
 
 // hi + lo += x: hi takes the rounded sum, lo what it lost (Knuth's two-sum, free of branches). Where hi is
@@ -531,15 +566,22 @@ INLINE void vf_sum_each(const vf *x, vf *hi, vf *lo)
     *lo = (vf)_mm512_shuffle_f32x4((__m512)lost[0], (__m512)lost[1], 0x88) +
           (vf)_mm512_shuffle_f32x4((__m512)lost[0], (__m512)lost[1], 0xdd);
 #elif LANES == 8
+    // A blend in place of one of two shuffles
     REPEAT2(i, 2, {
-        vf_quad_halves(vf_sum_pair(x[4 * i], x[4 * i + 1]), vf_sum_pair(x[4 * i + 2], x[4 * i + 3]), &part[i],
-                       &high);
-        vf_add_exact(&part[i], &lost[i], high);
+        vf pair[2];
+        REPEAT2(j, 2, {
+            __m256d a = (__m256d)x[4 * i + 2 * j], b = (__m256d)x[4 * i + 2 * j + 1];
+            pair[j] = (vf)_mm256_blend_pd(a, b, 0xa) + (vf)_mm256_shuffle_pd(a, b, 0x5);
+        });
+        part[i] = (vf)_mm256_shuffle_ps((__m256)pair[0], (__m256)pair[1], 0x88);
+        high = (vf)_mm256_shuffle_ps((__m256)pair[0], (__m256)pair[1], 0xdd);
+        lost[i] = vf_lost(part[i], high);
+        part[i] += high;
     });
-    *hi = (vf)_mm256_permute2f128_ps((__m256)part[0], (__m256)part[1], 0x20);
-    high = (vf)_mm256_permute2f128_ps((__m256)part[0], (__m256)part[1], 0x31);
-    *lo = (vf)_mm256_permute2f128_ps((__m256)lost[0], (__m256)lost[1], 0x20) +
-          (vf)_mm256_permute2f128_ps((__m256)lost[0], (__m256)lost[1], 0x31);
+    *hi = (vf)_mm256_blend_ps((__m256)part[0], (__m256)part[1], 0xf0);
+    high = (vf)_mm256_permute2f128_ps((__m256)part[0], (__m256)part[1], 0x21);
+    *lo = (vf)_mm256_blend_ps((__m256)lost[0], (__m256)lost[1], 0xf0) +
+          (vf)_mm256_permute2f128_ps((__m256)lost[0], (__m256)lost[1], 0x21);
 #else
     REPEAT2(i, 2, {
         vf_pair_halves(x[2 * i], x[2 * i + 1], &part[i], &high);

@@ -60,7 +60,7 @@ class Bench(unittest.TestCase):
 
     def test_wrong_input(self):
         self.assertIn("is not one of f32", self.cluster.ctl("bench", "--kv-type", "f64", code=2)[1])
-        self.assertIn("32 is none of 7", self.cluster.ctl("bench", "--kv-heads", "7", code=2)[1])
+        self.assertIn("32 is not a multiple of 7", self.cluster.ctl("bench", "--kv-heads", "7", code=2)[1])
         err = self.cluster.ctl("bench", "--tokens", "2000000", code=8)[1]
         self.assertIn("it needs 7.6 GiB in all copies, and the workers have ", err)
         self.assertEqual(self.sessions(), [])
@@ -73,7 +73,7 @@ class Bench(unittest.TestCase):
                 self.assertLess(time.monotonic(), until)
             running.send_signal(sig)
             out, err = running.communicate(timeout=daily.PATIENCE_S)
-            self.assertEqual((running.returncode, out, err), (6, "", "banyanctl: ended before it was done\n"))
+            self.assertEqual((running.returncode, out, err), (6, "", "banyanctl: ended early\n"))
             self.assertEqual(self.sessions(), [])
 
 

@@ -245,7 +245,7 @@ static void steps_go_round_a_relay_that_swallows(void **state)
         step_free(&after);
         EVENTUALLY(30, count_events(client, parent, child) > told);
         char *log = harness_cluster_log(cluster, parent), endpoint[32];
-        snprintf(endpoint, sizeof endpoint, "w%u.sock says nothing", child);
+        snprintf(endpoint, sizeof endpoint, "w%u.sock is silent", child);
         assert_non_null(log);
         assert_non_null(strstr(log, endpoint));
         free(log);

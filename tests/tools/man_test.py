@@ -138,7 +138,7 @@ class Man(unittest.TestCase):
                     if path.endswith("client/llama"): # a plug-in of its own: docs/LLAMA.md
                         continue
                     for name in names:
-                        if not name.endswith((".c", ".h")) or (page == "banyan.3" and name.startswith("ctl")):
+                        if not name.endswith((".c", ".h")) or (page == "banyan.3" and path.endswith("client/ctl")):
                             continue
                         with open(os.path.join(path, name), encoding="utf-8") as file:
                             for variable in re.findall(r'getenv\("(BANYAN_\w+)"\)', file.read()):

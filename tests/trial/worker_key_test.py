@@ -225,7 +225,7 @@ class StolenWorkerKey(place.Trial):
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             try:
                 ground.until(lambda: process.poll() is not None or "names other workers" in ground.log(f"as-{name}"), "the thief was refused")
-                self.assertIn(f"and not {name}", ground.log(f"as-{name}"))
+                self.assertIn(f"not {name}: start it", ground.log(f"as-{name}"))
                 self.assertNotIn("host-thief", [w["host"] for w in ground.json("workers")])
             finally:
                 process.terminate()
