@@ -123,6 +123,7 @@ def main() -> None:
         "--endpoint", help="of a cluster that runs already; the session stays there, for BANYAN_TTL seconds after its last use"
     )
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and the server with it
     with tempfile.TemporaryDirectory(prefix="banyan-vllm-") as folder:
         model = options.model
         if model is None:

@@ -7,8 +7,11 @@ vLLM loads models from Hugging Face by name; this is for machines that reach PyP
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
+
+os.environ.setdefault("TQDM_DISABLE", "1")  # bars of the loading
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
