@@ -32,6 +32,16 @@ HEADS, KV, DIM, BLOCK, BATCH = 4, 2, 16, 8, 37
 LAYERS = {"wide": Layer(Kind(HEADS, KV, DIM, scale=0.25)), "narrow": Layer(Kind(HEADS, KV, DIM, window=5), sinks=(0.1, 0.2, -0.3, 0.4))}
 
 
+# ---- blocks ----
+
+
+def test_an_engines_memory_does_not_grow_with_the_text():
+    assert window.blocks_of(1000, 256, 0, 64) == 4  # of one byte a token
+    assert window.blocks_of(1 << 20, 256, 0, 64) == 4096
+    assert window.blocks_of(1 << 17, 256, 1024, 256) == window.blocks_of(1 << 20, 256, 1024, 256) == 12
+    assert window.blocks_of(512, 256, 1024, 256) == 2  # shorter than the window
+
+
 # ---- names ----
 
 

@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from .config import Refused, Settings, check
-from .window import keep_of
+from .window import blocks_of, keep_of
 
 BLOCK = 256  # tokens of a KV block: vLLM makes a Python object for each
 SCHEDULER = "banyan.vllm.BanyanScheduler"
@@ -105,8 +105,9 @@ def adjust(config: Any) -> None:
     cache, scheduler = config.cache_config, config.scheduler_config
     if config.model_config.use_mla:
         cache.block_size = max(cache.block_size, BLOCK)  # vLLM's own kernel of CPUs takes blocks of 16 alone
-    if environment().window:
-        keep_of(environment().window, scheduler.max_num_batched_tokens)
+    window, batch = environment().window, scheduler.max_num_batched_tokens
+    if window:
+        keep_of(window, batch)
     if cache.num_gpu_blocks_override is None:
-        blocks = -(-config.model_config.max_model_len // cache.block_size)
+        blocks = blocks_of(config.model_config.max_model_len, cache.block_size, window, batch)
         cache.num_gpu_blocks_override = scheduler.max_num_seqs * blocks + 1

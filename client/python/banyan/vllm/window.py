@@ -33,3 +33,11 @@ def stored_after(stored: int, computed: int, keep: int) -> int:
     if computed - stored <= keep:
         return stored
     return computed - keep + (-(computed - keep)) % CHUNK
+
+
+def blocks_of(length: int, block: int, window: int, batch: int) -> int:
+    """KV blocks of a request. With a window they hold keys, and vLLM frees those behind it: twice what a step needs is enough for
+    models with two kinds of layers, whose blocks are counted apart; however long the text is.
+    """
+    whole = -(-length // block)
+    return min(whole, 2 * (-(-(window + batch) // block) + 1)) if window else whole
