@@ -50,7 +50,6 @@ needs=('build-essential command cc' 'build-essential command c++' 'cmake command
 if [ "$dev" = yes ]; then needs+=('clang-format command clang-format' 'ccache command ccache' 'cppcheck command cppcheck' 'git command git' 'mold -' 'zsh -' 'fish -' 'mandoc -'); fi
 if [ "$dev" = yes ]; then needs+=('clang command clang' 'libclang-rt-dev -'); fi # tests/fuzz
 if [ "$dev" = yes ]; then needs+=('chromium-headless-shell -' 'fonts-inter -'); fi # tests/dashboard
-if [ "$dev" = yes ]; then needs+=('mkdocs -'); fi # docs/site.sh
 if [ "$cross" = yes ]; then
     needs+=('gcc-aarch64-linux-gnu command aarch64-linux-gnu-gcc' 'libc6-dev-arm64-cross -' 'qemu-user command qemu-aarch64')
 fi

@@ -8,8 +8,8 @@ usage() {
 Usage: docs/site.sh [--serve PORT | --no-install] [OUT]
 
 Makes a web site of all pages, with a search, in OUT/html (default: build/site): open OUT/html/index.html. Every warning is
-an error, and so is a link that leads nowhere. Uses MkDocs: Debian's package mkdocs, or, where it is not installed, one from
-PyPI in a virtual environment below ~/.cache/banyan.
+an error, and so is a link that leads nowhere. Uses MkDocs from PyPI, in a virtual environment below ~/.cache/banyan (Debian's
+package lacks scripts of its theme).
 
   --serve PORT  then serve it at http://127.0.0.1:PORT/ until it is interrupted (searching needs a server)
   --no-install  install nothing; without MkDocs end with code 77
@@ -46,27 +46,26 @@ done
 out=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/../build/site}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Debian's, one that was installed here before, or a new one.
 requirements=docs/tools/requirements.txt
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/banyan/site-$(sha256sum "$requirements" | cut -c1-12)
-mkdocs=$(command -v mkdocs || true)
-if [ -z "$mkdocs" ]; then
-    mkdocs=$venv/bin/mkdocs
-    if [ ! -x "$mkdocs" ]; then
-        if [ "$install" = no ]; then
-            echo "docs/site.sh: MkDocs is not here: apt-get install mkdocs" >&2
-            exit 77
-        fi
-        rm -rf "$venv"
-        python3 -m venv "$venv"
-        "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
+if [ ! -e "$venv/ready" ]; then
+    if [ "$install" = no ]; then
+        echo "docs/site.sh: MkDocs is not installed: run docs/site.sh without --no-install" >&2
+        exit 77
     fi
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    if ! "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"; then
+        echo "docs/site.sh: MkDocs cannot be installed from PyPI" >&2
+        exit 77
+    fi
+    touch "$venv/ready"
 fi
 
 mkdir -p "$out"
 export PYTHONDONTWRITEBYTECODE=1
 python3 docs/tools/build_site.py stage "$out"
-PYTHONPATH=docs/tools "$mkdocs" build --quiet --strict --clean -f "$out/mkdocs.yml"
+PYTHONPATH=docs/tools "$venv/bin/mkdocs" build --quiet --strict --clean -f "$out/mkdocs.yml"
 python3 docs/tools/build_site.py check "$out/html"
 echo "$out/html/index.html"
 [ -z "$port" ] || exec python3 -m http.server --bind 127.0.0.1 --directory "$out/html" "$port"
