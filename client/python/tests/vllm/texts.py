@@ -7,9 +7,7 @@ import random
 
 from engine import Output
 
-# Largest difference of a log-probability between plain vLLM and ours, in float32: of a token of the answer, and of one of the prompt,
-# of which there are a hundred times as many.
-MOST, MOST_PROMPT = 2e-4, 1e-3
+MOST = 2e-4  # largest difference of a log-probability between plain vLLM and ours, in float32
 
 
 def prompts(*lengths: int, seed: int = 1) -> list[list[int]]:
@@ -31,7 +29,7 @@ def compare(plain: list[Output], ours: list[Output], most: float = MOST) -> floa
         places = list(zip(a.prompt_logprobs, b.prompt_logprobs))
         assert len(a.prompt_logprobs) == len(b.prompt_logprobs)
         for place, (x, y) in enumerate(places):
-            largest = max(largest, _apart(x, y, MOST_PROMPT, f"sequence {i}, token {place + 1} of the prompt"))
+            largest = max(largest, _apart(x, y, most, f"sequence {i}, token {place + 1} of the prompt"))
         assert len(a.logprobs) == len(b.logprobs) == len(a.tokens)
         for place, (x, y) in enumerate(zip(a.logprobs, b.logprobs)):
             where = f"sequence {i}, token {place}"
