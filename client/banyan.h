@@ -207,8 +207,9 @@ typedef struct banyan_spec {
 
 typedef struct banyan_session banyan_session; // a client's handle of a session; thread-safe
 
-// Creates a session. name: NULL or a unique printable name. After DEADLINE_EXCEEDED or UNAVAILABLE it may have
-// been created: while the client is connected, it then deletes such a session in the background.
+// Creates a session. name: NULL or a unique printable name. After DEADLINE_EXCEEDED or UNAVAILABLE it may
+// have been created: with a name, open it or repeat the call (ALREADY_EXISTS); without one, the client
+// deletes it in the background while it is connected.
 BANYAN_API banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec, const char *name,
                                              banyan_session **out, banyan_error *error);
 // Creates a session that begins with a floor, as if it had forgotten all rows that no row at or past the

@@ -199,8 +199,9 @@ banyan_code client_unary(struct banyan_client *client, uint32_t method, const Pr
 
 // ---- orphans (orphan.c) -------------------------------------------------------------------------
 
-// After a create or fork (method, with its key in the request) that ended with this code: where nobody knows whether a session
-// was made, one that was made is found and deleted, in the background. Any thread.
+// After a create or fork (method, with its key in the request) without a name that ended with this code: if it
+// is unknown whether a session was made, one that was made is found and deleted, in the background. One with a
+// name is never deleted: another caller may have opened it, and have rows in it. Any thread.
 void client_orphan_end(struct banyan_client *client, uint32_t method, const ProtobufCMessage *request,
                        banyan_code code);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions that were made for a caller who has stopped waiting: the answer with their id never came, so only this file can end
-// them. The request is sent again with its key, which finds what the first sending made (or makes it), and that is deleted.
+// Sessions without a name that were made for a caller who has stopped waiting: the answer with their id never
+// came, so only this file can end them. The request is sent again with its key, which finds what the first
+// sending made (or makes it), and that is deleted.
 #include <stdlib.h>
 
 #include "client/lib/internal.h"

@@ -105,7 +105,8 @@ banyan_code banyan_session_create_at(banyan_client *client, const banyan_spec *s
     if (code == BANYAN_OK)
         code = client_unary(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request.base, true, 0,
                             take_created, &created, error);
-    client_orphan_end(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request.base, code);
+    if (!request.name[0])
+        client_orphan_end(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request.base, code);
     if (code == BANYAN_OK && floor)
         code = take_floor(&created, floor, error);
     free(memory);
@@ -258,7 +259,8 @@ banyan_code banyan_session_pin(banyan_session *session, uint64_t length, uint64_
     if (code == BANYAN_OK)
         code = client_unary(session->client, BANYAN__PB__METHOD__METHOD_SESSION_FORK, &request.base, true, 0,
                             take_forked, &created, error);
-    client_orphan_end(session->client, BANYAN__PB__METHOD__METHOD_SESSION_FORK, &request.base, code);
+    if (!request.name[0])
+        client_orphan_end(session->client, BANYAN__PB__METHOD__METHOD_SESSION_FORK, &request.base, code);
     free(memory);
     if (code == BANYAN_OK)
         *out = created.session;

@@ -408,21 +408,30 @@ def answered(call):
     return True
 
 
-@pytest.mark.parametrize("name", [None, "late"])
-def test_sessions_of_calls_that_timed_out(name, rng):
-    """Made for a caller who has stopped waiting: they are deleted, and those that were made before stay."""
+@pytest.mark.parametrize("named", [False, True])
+def test_sessions_of_calls_that_timed_out(named, rng):
+    """Without a name they are deleted: they could never be reached. With one they stay: who repeats the call may have opened them."""
     own = banyan.local_cluster(workers=1, memory="64M", threads=1)
     with own as cluster, cluster.connect() as watching, cluster.connect(timeout=0.5) as client:
         session, *_ = filled(client, rng, 10)
-        for call in (lambda: client.create(SPEC, name), lambda: session.fork(5, name)):
+        left = [session.id]
+        for call, name in ((lambda name: client.create(SPEC, name), "made"), (lambda name: session.fork(5, name), "forked")):
             os.kill(cluster.pid("coordinator"), signal.SIGSTOP)
             try:
                 with pytest.raises((banyan.DeadlineExceeded, banyan.Unavailable)):
-                    call()
+                    call(name if named else None)
             finally:
                 os.kill(cluster.pid("coordinator"), signal.SIGCONT)
             wait_for(lambda: answered(client.ping))  # behind the call, over the same connection
-            wait_for(lambda: [info.id for info in watching.sessions()] == [session.id])
+            if named:
+                late = watching.open(name)
+                if name == "made":
+                    k, v = context(rng, 10, SPEC)
+                    late.attend(0, 0, queries(rng, 10, SPEC), k=k, v=v)
+                time.sleep(0.5)
+                left.append(late.id)
+                late.close()
+            wait_for(lambda: sorted(info.id for info in watching.sessions()) == sorted(left))
         assert session.info().length == 10
 
 
