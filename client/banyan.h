@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libbanyan: exact attention over a context that lives in a Banyan cluster.
+// libbanyan: exact attention over a context that lives in a Banyan cluster. This one header is the whole
+// contract, in the order in which programs need it: no program includes anything else.
 //
 // A session is one sequence; the cluster's workers hold its keys and values. A caller attaches context (in
 // bulk) or appends it (in small parts, with a step), sends query rows and receives attention outputs. Every

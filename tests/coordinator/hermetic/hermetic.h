@@ -110,6 +110,7 @@ int hermetic_restarts(void);
 int hermetic_restoring(void);
 int hermetic_returned(void);
 int hermetic_room(void);
+int hermetic_scrub(void);
 int hermetic_seals(void);
 int hermetic_sessions(void);
 int hermetic_slow(void);

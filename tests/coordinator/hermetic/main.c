@@ -113,10 +113,10 @@ static int themes(void)
            hermetic_fairness() + hermetic_quotas() + hermetic_sessions() + hermetic_items() +
            hermetic_limits() + hermetic_appends() + hermetic_commits() + hermetic_audits() +
            hermetic_partial() + hermetic_watches() + hermetic_events() + hermetic_holders() +
-           hermetic_moves() + hermetic_seals() + hermetic_reading() + hermetic_reconcile() +
-           hermetic_restarts() + hermetic_restoring() + hermetic_returned() + hermetic_slow() +
-           hermetic_successors() + hermetic_truncates() + hermetic_visits() + hermetic_forget() +
-           hermetic_born() + hermetic_edges();
+           hermetic_moves() + hermetic_scrub() + hermetic_seals() + hermetic_reading() +
+           hermetic_reconcile() + hermetic_restarts() + hermetic_restoring() + hermetic_returned() +
+           hermetic_slow() + hermetic_successors() + hermetic_truncates() + hermetic_visits() +
+           hermetic_forget() + hermetic_born() + hermetic_edges();
 }
 
 // Without an argument: themes and one. themes; one, copies, all: moments with one holder of each chunk, with

@@ -4,6 +4,7 @@
 #include "coordinator/check/seals.h"
 #include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
+#include "tests/coordinator/hermetic/sealed.h"
 
 #include "coordinator/cluster/membership.h"
 #include "coordinator/sync/returned.h"
@@ -59,22 +60,10 @@ static void wait_whole(struct sim_cluster *cluster, uint64_t session)
     }
 }
 
-static struct sim_call *scrub(struct sim_cluster *cluster, uint64_t session)
-{
-    struct sim_call *call = sim_scrub(cluster->client, session, false);
-    OK(call);
-    for (int i = 0; call->unchecked; i++) {
-        assert_true(i < 600);
-        sim_advance(100 * COMMON_NS_PER_MS);
-        OK(call = sim_scrub(cluster->client, session, true));
-    }
-    return call;
-}
-
 static void all_are_right(struct sim_cluster *cluster, uint64_t session, uint64_t length)
 {
     uint64_t before = cluster->coordinator->sessions.seals->corrupt;
-    struct sim_call *call = scrub(cluster, session);
+    struct sim_call *call = sealed_scrub(cluster, session);
     assert_int_equal(call->lost, 0);
     assert_int_equal(call->corrupt, before);
     for (uint64_t at = 1; at <= length; at++)
@@ -143,7 +132,7 @@ static void what_is_left_is_wrong(void **state)
         assert_true(sim_worker_flip_chunk(left, kept_of(cluster, session)->layout.chunks[1].id, 0, 5, 22));
         back(cluster, victim);
         sim_advance(moment * 20 * COMMON_NS_PER_US);
-        struct sim_call *call = scrub(cluster, session);
+        struct sim_call *call = sealed_scrub(cluster, session);
         assert_int_equal(call->lost, 0);
         assert_int_equal(call->corrupt, 1);
         wait_whole(cluster, session);

@@ -2,65 +2,13 @@
 // Full chunks are sealed, and a copy whose memory is not what was sealed serves nobody.
 #include "coordinator/check/seals.h"
 #include "tests/coordinator/hermetic/hermetic.h"
+#include "tests/coordinator/hermetic/sealed.h"
 
 #include "coordinator/cluster/membership.h"
 #include "proto/rpc.h"
 #include "worker/state.h"
 
 #define SECOND COMMON_NS_PER_S
-
-static struct coordinator_chunk *chunk_of(struct sim_cluster *cluster, uint64_t session, uint32_t index)
-{
-    struct coordinator_chunk *chunk = coordinator_layout_find(&kept_of(cluster, session)->layout, index);
-    assert_non_null(chunk);
-    return chunk;
-}
-
-static uint64_t seal_of(struct sim_cluster *cluster, uint64_t session, uint32_t index)
-{
-    return chunk_of(cluster, session, index)->seal;
-}
-
-static void wait_sealed(struct sim_cluster *cluster, uint64_t session, uint32_t chunks)
-{
-    for (int i = 0;; i++) {
-        uint32_t n = 0;
-        for (uint32_t k = 0; k < chunks; k++)
-            n += seal_of(cluster, session, k) != 0;
-        if (n == chunks)
-            return;
-        if (i == 200)
-            fail_msg("%u chunks of %u are sealed", n, chunks);
-        sim_advance(100 * COMMON_NS_PER_MS);
-    }
-}
-
-static uint64_t sealed_of(struct sim_cluster *cluster, uint32_t replicas, uint32_t tokens)
-{
-    uint64_t session = filled_of(cluster, replicas, tokens);
-    wait_sealed(cluster, session, tokens / 16);
-    return session;
-}
-
-static void flip(struct sim_cluster *cluster, uint64_t session, uint32_t index, uint32_t copy)
-{
-    assert_true(sim_worker_flip_chunk(copy_of(cluster, session, index, copy),
-                                      chunk_of(cluster, session, index)->id, 0, 5, 22)); // 1 is 1.5 then
-}
-
-// Asks for it, and waits until all have been compared. Returns the last answer.
-static struct sim_call *scrub(struct sim_cluster *cluster, uint64_t session)
-{
-    struct sim_call *call = sim_scrub(cluster->client, session, false);
-    OK(call);
-    for (int i = 0; call->unchecked; i++) {
-        if (i == 300)
-            fail_msg("%u chunks are not compared", (unsigned)call->unchecked);
-        sim_advance(100 * COMMON_NS_PER_MS);
-        OK(call = sim_scrub(cluster->client, session, true));
-    }
-    return call;
-}
 
 static bool is_whole(struct sim_cluster *cluster, uint64_t session)
 {
@@ -89,7 +37,7 @@ static void start_the_dead(struct sim_cluster *cluster)
 static void every_copy_is_right(struct sim_cluster *cluster, uint64_t session, uint32_t tokens)
 {
     uint64_t before = cluster->coordinator->sessions.seals->corrupt;
-    struct sim_call *call = scrub(cluster, session);
+    struct sim_call *call = sealed_scrub(cluster, session);
     assert_true(call->lost == 0 && call->corrupt == before);
     for (uint32_t at = 1; at <= tokens; at++)
         READS(cluster, session, at, at);
@@ -101,22 +49,23 @@ static void full_chunks_are_sealed(void **state)
     struct sim_cluster *cluster = cluster_of(4);
     uint64_t sessions[4];
     for (uint32_t r = 1; r <= 3; r++) {
-        sessions[r] = sealed_of(cluster, r, 40);
+        sessions[r] = sealed_new(cluster, r, 40);
         sim_advance(5 * SECOND);
-        assert_int_equal(seal_of(cluster, sessions[r], 2), 0); // it is not full
+        assert_int_equal(sealed_seal(cluster, sessions[r], 2), 0); // it is not full
         // Of the same rows at the same positions, however many have them.
-        assert_true(seal_of(cluster, sessions[r], 0) == seal_of(cluster, sessions[1], 0));
-        assert_true(seal_of(cluster, sessions[r], 0) != seal_of(cluster, sessions[r], 1));
+        assert_true(sealed_seal(cluster, sessions[r], 0) == sealed_seal(cluster, sessions[1], 0));
+        assert_true(sealed_seal(cluster, sessions[r], 0) != sealed_seal(cluster, sessions[r], 1));
     }
     SHOWS(check, "asking", "storing");
     SHOWS(check, "storing", "over");
-    uint64_t seals[2] = {seal_of(cluster, sessions[2], 0), seal_of(cluster, sessions[2], 1)};
+    uint64_t seals[2] = {sealed_seal(cluster, sessions[2], 0), sealed_seal(cluster, sessions[2], 1)};
     sim_coordinator_kill(cluster);
     restart(cluster);
-    assert_true(seal_of(cluster, sessions[2], 0) == seals[0] && seal_of(cluster, sessions[2], 1) == seals[1]);
+    assert_true(sealed_seal(cluster, sessions[2], 0) == seals[0] &&
+                sealed_seal(cluster, sessions[2], 1) == seals[1]);
     assert_true(sim_wait_active(cluster, 4));
     OK(sim_append(cluster->client, sessions[2], 0, 40, 8, 1));
-    wait_sealed(cluster, sessions[2], 3);
+    sealed_wait(cluster, sessions[2], 3);
     sim_cluster_free(cluster);
 }
 
@@ -133,10 +82,10 @@ static void a_seal_needs_all_holders(void **state)
                                          .code = COMMON_RESOURCE_EXHAUSTED});
         OK(sim_append(cluster->client, session, 0, 15, 1, 1));
         sim_advance(5 * SECOND);
-        assert_int_equal(seal_of(cluster, session, 0), 0);
+        assert_int_equal(sealed_seal(cluster, session, 0), 0);
         sim_serve_rule(holder->loop, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_DO});
         sim_serve_let_go(holder->loop);
-        wait_sealed(cluster, session, 1);
+        sealed_wait(cluster, session, 1);
     }
     SHOWS(check, "asking", "over");
     sim_cluster_free(cluster);
@@ -148,9 +97,9 @@ static void a_wrong_copy_is_struck_off(void **state)
     for (uint32_t replicas = 2; replicas <= 3; replicas++)
         for (uint32_t copy = 0; copy < replicas; copy++) {
             struct sim_cluster *cluster = cluster_of(4);
-            uint64_t session = sealed_of(cluster, replicas, 70);
-            flip(cluster, session, 1, copy);
-            struct sim_call *call = scrub(cluster, session);
+            uint64_t session = sealed_new(cluster, replicas, 70);
+            sealed_flip(cluster, session, 1, copy);
+            struct sim_call *call = sealed_scrub(cluster, session);
             assert_int_equal(call->corrupt, 1);
             assert_int_equal(call->lost, 0);
             READS(cluster, session, 70, 70); // at once
@@ -172,8 +121,8 @@ static void a_struck_copy_stays_struck(void **state)
     (void)state;
     for (uint32_t moment = 0; moment < 60; moment++) {
         struct sim_cluster *cluster = cluster_of(3);
-        uint64_t session = sealed_of(cluster, 2, 32);
-        flip(cluster, session, 0, 0);
+        uint64_t session = sealed_new(cluster, 2, 32);
+        sealed_flip(cluster, session, 0, 0);
         OK(sim_scrub(cluster->client, session, false));
         sim_advance(moment * 50 * COMMON_NS_PER_US);
         bool answered_right = false;
@@ -185,7 +134,7 @@ static void a_struck_copy_stays_struck(void **state)
         assert_true(sim_wait_active(cluster, 3));
         if (answered_right) // the wrong copy served before
             READS(cluster, session, 32, 32);
-        scrub(cluster, session);
+        sealed_scrub(cluster, session);
         wait_whole(cluster, session);
         every_copy_is_right(cluster, session, 32);
         sim_cluster_free(cluster);
@@ -198,9 +147,9 @@ static void the_last_copy_is_lost(void **state)
     (void)state;
     for (uint32_t again = 0; again < 2; again++) {
         struct sim_cluster *cluster = cluster_of(2);
-        uint64_t session = sealed_of(cluster, 1, 40);
-        flip(cluster, session, 1, 0);
-        struct sim_call *call = scrub(cluster, session);
+        uint64_t session = sealed_new(cluster, 1, 40);
+        sealed_flip(cluster, session, 1, 0);
+        struct sim_call *call = sealed_scrub(cluster, session);
         assert_int_equal(call->lost, 1);
         if (again) { // it is in the store
             sim_coordinator_kill(cluster);
@@ -216,7 +165,7 @@ static void the_last_copy_is_lost(void **state)
         OK(sim_truncate(cluster->client, session, 16));
         OK(sim_append(cluster->client, session, 0, 16, 16, 1));
         READS(cluster, session, 32, 32);
-        wait_sealed(cluster, session, 2);
+        sealed_wait(cluster, session, 2);
         sim_cluster_free(cluster);
     }
 }
@@ -227,7 +176,7 @@ static void the_source_is_wrong_while_the_copy_is_stored(void **state)
     (void)state;
     for (uint32_t again = 0; again < 2; again++) {
         struct sim_cluster *cluster = cluster_of(2);
-        uint64_t session = sealed_of(cluster, 1, 16);
+        uint64_t session = sealed_new(cluster, 1, 16);
         struct sim_worker *source = copy_of(cluster, session, 0, 0);
         struct sim_worker *to = cluster->workers[source == cluster->workers[0]];
         sim_serve_rule(to->loop, METHOD(CHUNK_PULL), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
@@ -239,10 +188,10 @@ static void the_source_is_wrong_while_the_copy_is_stored(void **state)
         assert_int_equal(sim_serve_held(source->loop), 1);
         assert_int_equal(sim_serve_let_go(to->loop), 1);
         sim_advance(SECOND);
-        assert_int_equal(coordinator_chunk_copies(chunk_of(cluster, session, 0)), 1);
-        flip(cluster, session, 0, 0);
+        assert_int_equal(coordinator_chunk_copies(sealed_chunk(cluster, session, 0)), 1);
+        sealed_flip(cluster, session, 0, 0);
         assert_int_equal(sim_serve_let_go(source->loop), 1);
-        for (int i = 0; !chunk_of(cluster, session, 0)->losing; i++) {
+        for (int i = 0; !sealed_chunk(cluster, session, 0)->losing; i++) {
             assert_true(i < 100);
             sim_advance(100 * COMMON_NS_PER_MS);
         }
@@ -254,7 +203,7 @@ static void the_source_is_wrong_while_the_copy_is_stored(void **state)
             assert_true(sim_wait_active(cluster, 2));
         }
         READS(cluster, session, 16, 16);
-        assert_int_equal(scrub(cluster, session)->lost, 0);
+        assert_int_equal(sealed_scrub(cluster, session)->lost, 0);
         sim_cluster_free(cluster);
     }
 }
@@ -265,8 +214,8 @@ static void a_copy_of_a_wrong_copy_does_not_count(void **state)
     (void)state;
     for (uint32_t copy = 0; copy < 2; copy++) {
         struct sim_cluster *cluster = cluster_of(4);
-        uint64_t session = sealed_of(cluster, 3, 32);
-        flip(cluster, session, 0, 0); // from which others copy
+        uint64_t session = sealed_new(cluster, 3, 32);
+        sealed_flip(cluster, session, 0, 0); // from which others copy
         sim_worker_kill(copy_of(cluster, session, 0, 1 + copy));
         for (int i = 0; !cluster->coordinator->sessions.seals->corrupt && i < 200; i++)
             sim_advance(100 * COMMON_NS_PER_MS);
@@ -280,10 +229,10 @@ static void a_copy_of_a_wrong_copy_does_not_count(void **state)
     }
     // With two holders the other one has died: nobody has it.
     struct sim_cluster *cluster = cluster_of(4);
-    uint64_t session = sealed_of(cluster, 2, 32);
-    flip(cluster, session, 0, 0);
+    uint64_t session = sealed_new(cluster, 2, 32);
+    sealed_flip(cluster, session, 0, 0);
     sim_worker_kill(copy_of(cluster, session, 0, 1));
-    for (int i = 0; !chunk_of(cluster, session, 0)->lost && i < 200; i++)
+    for (int i = 0; !sealed_chunk(cluster, session, 0)->lost && i < 200; i++)
         sim_advance(100 * COMMON_NS_PER_MS);
     ENDS(COMMON_DATA_LOSS, sim_read(cluster->client, session, 0, 31, 1));
     OK(sim_truncate(cluster->client, session, 0));
@@ -301,18 +250,18 @@ static void holders_disagree(void **state)
         OK(sim_append(cluster->client, session, 0, 20, 12, 1));
         for (int i = 0; held_all(cluster) < replicas && i < 100; i++)
             sim_advance(50 * COMMON_NS_PER_MS);
-        flip(cluster, session, 1, 1);
+        sealed_flip(cluster, session, 1, 1);
         rule_all(cluster, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_DO});
         let_go_all(cluster);
         sim_advance(10 * SECOND);
         const struct coordinator_seals *seals = cluster->coordinator->sessions.seals;
         if (replicas == 2) {
-            assert_int_equal(seal_of(cluster, session, 1), 0);
+            assert_int_equal(sealed_seal(cluster, session, 1), 0);
             assert_int_equal(seals->disputed, 1); // once: not again and again
             assert_int_equal(seals->corrupt, 0);
             OK(sim_read(cluster->client, session, 0, 31, 1));
         } else {
-            wait_sealed(cluster, session, 2);
+            sealed_wait(cluster, session, 2);
             assert_int_equal(seals->corrupt, 1);
             wait_whole(cluster, session);
             every_copy_is_right(cluster, session, 32);
@@ -320,23 +269,6 @@ static void holders_disagree(void **state)
         }
         sim_cluster_free(cluster);
     }
-}
-
-// A session whose second chunk becomes full in these states of its copies' memories, and is checked after that.
-static uint64_t filled_wrongly(struct sim_cluster *cluster, uint32_t replicas, uint32_t wrong)
-{
-    uint64_t session = filled_of(cluster, replicas, 20);
-    rule_all(cluster, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_HOLD});
-    OK(sim_append(cluster->client, session, 0, 20, 12, 1));
-    for (int i = 0; held_all(cluster) < replicas && i < 100; i++)
-        sim_advance(50 * COMMON_NS_PER_MS);
-    for (uint32_t copy = 0; copy < replicas; copy++)
-        if (wrong & 1u << copy) // each in its own way
-            assert_true(sim_worker_flip_chunk(copy_of(cluster, session, 1, copy),
-                                              chunk_of(cluster, session, 1)->id, 0, 5 + copy, 22));
-    rule_all(cluster, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_DO});
-    let_go_all(cluster);
-    return session;
 }
 
 // Without a seal, too, a worker whose files have what another holder has takes that: none is struck off, and nothing is
@@ -351,15 +283,15 @@ static void files_decide_where_holders_disagree(void **state)
         struct sim_cluster *cluster =
             sim_cluster_new(&(struct sim_cluster_options){.workers = 4, .store = true});
         sim_cluster_start(cluster);
-        uint64_t session = filled_wrongly(cluster, cases[i].replicas, cases[i].wrong);
-        wait_sealed(cluster, session, 2);
+        uint64_t session = sealed_wrongly(cluster, cases[i].replicas, cases[i].wrong);
+        sealed_wait(cluster, session, 2);
         const struct coordinator_seals *seals = cluster->coordinator->sessions.seals;
         bool two_of_three = cases[i].replicas == 3 && (cases[i].wrong & (cases[i].wrong - 1));
         assert_int_equal(seals->healed, 1);
         assert_int_equal(seals->disputed, 0);
         assert_int_equal(seals->corrupt, two_of_three); // the other one, which two are against then
         wait_whole(cluster, session);
-        assert_int_equal(scrub(cluster, session)->corrupt, two_of_three);
+        assert_int_equal(sealed_scrub(cluster, session)->corrupt, two_of_three);
         for (uint32_t copy = 0; copy < cases[i].replicas; copy++) { // whoever serves
             READS(cluster, session, 32, 32);
             if (copy + 1 < cases[i].replicas)
@@ -369,166 +301,20 @@ static void files_decide_where_holders_disagree(void **state)
     }
 }
 
-// Whoever asks for all chunks of all sessions takes many turns, each of them bounded, and others are served in between.
-static void a_scrub_takes_many_turns(void **state)
-{
-    (void)state;
-    enum { SESSIONS = 5, CHUNKS = 8, SLICE = 3, COST = 64 /* of a chunk without a seal */ };
-    struct sim_cluster *cluster = cluster_of(3);
-    uint64_t sessions[SESSIONS];
-    for (int i = 0; i < SESSIONS; i++)
-        sessions[i] = sealed_of(cluster, 2, CHUNKS * 16 + 5);
-    struct coordinator_seals *seals = cluster->coordinator->sessions.seals;
-    seals->slice = SLICE;
-    seals->passed_most = 0;
-    struct sim_call *all = sim_scrub(cluster->client, 0, false);
-    struct sim_call *one = sim_scrub(cluster->client, sessions[3], true);
-    struct sim_call *info = sim_info(cluster->client, sessions[0]);
-    OK(info);
-    assert_false(all->done);
-    OK(all);
-    assert_int_equal(all->sealed, SESSIONS * CHUNKS);
-    OK(one);
-    assert_int_equal(one->sealed, CHUNKS);
-    assert_true(seals->passed_most >= SLICE && seals->passed_most < SLICE + COST);
-    assert_int_equal(scrub(cluster, 0)->corrupt, 0); // all of them have been compared
-    // Sessions go meanwhile: the others are counted.
-    all = sim_scrub(cluster->client, 0, true);
-    for (int i = 0; i < 3; i++)
-        OK(sim_delete(cluster->client, sessions[i]));
-    OK(all);
-    assert_true(all->sealed >= 2 * CHUNKS && all->sealed <= SESSIONS * CHUNKS);
-    // The coordinator stops meanwhile.
-    all = sim_scrub(cluster->client, 0, true);
-    sim_advance(COMMON_NS_PER_MS);
-    assert_non_null(seals->asked);
-    sim_coordinator_stop(cluster);
-    ENDS(COMMON_UNAVAILABLE, all);
-    sim_cluster_free(cluster);
-}
-
-// Nobody can tell whose rows are right: whoever scrubs is told, as long as it is so, and has them asked again.
-static void a_dispute_is_shown(void **state)
-{
-    (void)state;
-    for (uint32_t store = 0; store < 2; store++) {
-        struct sim_cluster *cluster =
-            sim_cluster_new(&(struct sim_cluster_options){.workers = 2, .store = store});
-        sim_cluster_start(cluster);
-        uint64_t session = filled_wrongly(cluster, 2, store ? 3 : 1); // with files: both are wrong
-        sim_advance(5 * SECOND);
-        struct sim_call *call = scrub(cluster, session);
-        assert_int_equal(call->differ, 1);
-        assert_int_equal(call->unsealed, 1);
-        assert_int_equal(call->disputed, 2); // now, and when it was full
-        assert_int_equal(call->lost + call->corrupt, 0);
-        struct sim_call *fork = sim_fork(cluster->client, session, 32, "f");
-        OK(fork);
-        assert_int_equal(scrub(cluster, fork->session)->differ, 1);
-        OK(sim_truncate(cluster->client, session, 16));
-        OK(call = sim_scrub(cluster->client, session, true));
-        assert_int_equal(call->differ, 0);
-        for (uint32_t copy = 0; copy < 2; copy++) // right again
-            if (copy == 0 || store)
-                assert_true(sim_worker_flip_chunk(copy_of(cluster, fork->session, 1, copy),
-                                                  chunk_of(cluster, fork->session, 1)->id, 0, 5 + copy, 22));
-        call = scrub(cluster, fork->session);
-        assert_int_equal(call->differ + call->unsealed, 0);
-        assert_true(seal_of(cluster, fork->session, 1) != 0);
-        sim_cluster_free(cluster);
-    }
-}
-
-static uint32_t told_wrong;
-
-static void tell_wrong(void *arg, struct proto_request *request)
-{
-    Banyan__Pb__ChunkSumReply reply = BANYAN__PB__CHUNK_SUM_REPLY__INIT;
-    (void)arg;
-    told_wrong++;
-    reply.seal = 4711;
-    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
-}
-
-// A memory that is right when it is looked at again loses nothing: not even the only copy.
-static void it_is_looked_at_twice(void **state)
-{
-    (void)state;
-    struct sim_cluster *cluster = cluster_of(2);
-    uint64_t session = sealed_of(cluster, 1, 32);
-    told_wrong = 0;
-    sim_serve_rule(copy_of(cluster, session, 0, 0)->loop, METHOD(CHUNK_SUM),
-                   (struct sim_rule){.verdict = SIM_TELL, .times = 1, .tell = tell_wrong});
-    struct sim_call *call = scrub(cluster, session);
-    assert_int_equal(told_wrong, 1);
-    assert_true(call->corrupt == 0 && call->lost == 0);
-    READS(cluster, session, 32, 32);
-    sim_cluster_free(cluster);
-}
-
-// What was read before somebody asked says nothing about what he has asked for.
-static void who_asks_while_it_is_compared_has_it_compared_again(void **state)
-{
-    (void)state;
-    struct sim_cluster *cluster = cluster_of(2);
-    uint64_t session = sealed_of(cluster, 2, 16), before;
-    rule_all(cluster, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_HOLD});
-    OK(sim_scrub(cluster->client, session, false));
-    sim_advance(SECOND);
-    OK(sim_scrub(cluster->client, session, false)); // what is being read was right a moment ago
-    rule_all(cluster, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_DO});
-    before = cluster->coordinator->sessions.seals->compared;
-    let_go_all(cluster);
-    sim_advance(10 * SECOND);
-    struct sim_call *call = sim_scrub(cluster->client, session, true);
-    OK(call);
-    assert_int_equal(call->unchecked, 0);
-    assert_int_equal(cluster->coordinator->sessions.seals->compared, before + 4);
-    sim_cluster_free(cluster);
-}
-
-// A fork compares what it cuts while that is being compared anyway: the end of the one check is not that of the other, so
-// nobody begins a third.
-static void two_checks_of_one_chunk(void **state)
-{
-    (void)state;
-    struct sim_cluster *cluster = cluster_of(2);
-    uint64_t session = sealed_of(cluster, 2, 16), seen = 0, later = 0;
-    rule_all(cluster, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
-    OK(sim_scrub(cluster->client, session, false));
-    for (int i = 0; held_all(cluster) < 2 && i < 100; i++)
-        sim_advance(10 * COMMON_NS_PER_MS);
-    assert_int_equal(held_all(cluster), 2);
-    OK(sim_fork(cluster->client, session, 10, ""));
-    for (uint32_t i = 0; i < 2; i++)
-        seen += sim_serve_seen(cluster->workers[i]->loop, METHOD(CHUNK_SUM));
-    assert_int_equal(seen, 2 * 3);
-    OK(sim_scrub(cluster->client, session, false));
-    sim_advance(SECOND);
-    for (uint32_t i = 0; i < 2; i++)
-        later += sim_serve_seen(cluster->workers[i]->loop, METHOD(CHUNK_SUM));
-    assert_int_equal(later, seen); // the first one is under way
-    let_go_all(cluster);
-    scrub(cluster, session);
-    assert_int_equal(chunk_of(cluster, session, 0)->checking, 0);
-    assert_int_equal(cluster->coordinator->sessions.seals->n, 0);
-    sim_cluster_free(cluster);
-}
-
 // A fork shares sealed chunks: what is struck off for one is struck off for the other, at once.
 static void forks_share_them(void **state)
 {
     (void)state;
     for (uint32_t replicas = 1; replicas <= 2; replicas++) {
         struct sim_cluster *cluster = cluster_of(3);
-        uint64_t session = sealed_of(cluster, replicas, 40);
+        uint64_t session = sealed_new(cluster, replicas, 40);
         struct sim_call *forked = sim_fork(cluster->client, session, 40, "fork");
         OK(forked);
         uint64_t fork = forked->session;
-        assert_true(seal_of(cluster, fork, 0) == seal_of(cluster, session, 0));
-        assert_int_equal(seal_of(cluster, fork, 2), 0);
-        flip(cluster, session, 0, 0);
-        struct sim_call *call = scrub(cluster, session); // of this one alone
+        assert_true(sealed_seal(cluster, fork, 0) == sealed_seal(cluster, session, 0));
+        assert_int_equal(sealed_seal(cluster, fork, 2), 0);
+        sealed_flip(cluster, session, 0, 0);
+        struct sim_call *call = sealed_scrub(cluster, session); // of this one alone
         assert_int_equal(call->corrupt, 1);
         if (replicas == 1) {
             ENDS(COMMON_DATA_LOSS, sim_read(cluster->client, fork, 0, 39, 1));
@@ -542,7 +328,7 @@ static void forks_share_them(void **state)
             OK(sim_delete(cluster->client, session));
             sim_coordinator_kill(cluster); // the fork has its own in the store
             restart(cluster);
-            assert_true(seal_of(cluster, fork, 0) != 0 && seal_of(cluster, fork, 1) != 0);
+            assert_true(sealed_seal(cluster, fork, 0) != 0 && sealed_seal(cluster, fork, 1) != 0);
         }
         sim_cluster_free(cluster);
     }
@@ -561,7 +347,7 @@ static void a_holder_is_lost_before_a_fork(void **state)
         uint64_t session = call->session;
         for (uint32_t at = 0; at < 128; at += 16)
             OK(sim_append(cluster->client, session, 0, at, 16, 1));
-        wait_sealed(cluster, session, 8);
+        sealed_wait(cluster, session, 8);
         struct sim_worker *away = NULL; // has a chunk before the one that is cut, and not that one
         for (uint32_t i = 0; i < 4; i++) {
             uint32_t has = 0;
@@ -624,10 +410,10 @@ static void forks_have_it_summed_once(void **state)
     let_go_all(cluster);
     OK(last);
     sim_advance(2 * SECOND); // a check that came to nothing is begun again after 5 s
-    assert_true(seal_of(cluster, session, 0) && seal_of(cluster, session, 1));
+    assert_true(sealed_seal(cluster, session, 0) && sealed_seal(cluster, session, 1));
     for (int i = 0; i < 3; i++)
-        wait_sealed(cluster, forks[i], 3);
-    wait_sealed(cluster, last->session, 3);
+        sealed_wait(cluster, forks[i], 3);
+    sealed_wait(cluster, last->session, 3);
     uint64_t seen = 0;
     for (uint32_t i = 0; i < 2; i++)
         seen += sim_serve_seen(cluster->workers[i]->loop, METHOD(CHUNK_SUM));
@@ -648,7 +434,7 @@ static void a_fork_that_is_born_without_a_chunk(void **state)
     struct sim_cluster *cluster =
         sim_cluster_new(&(struct sim_cluster_options){.workers = 2, .tune = idle_soon});
     sim_cluster_start(cluster);
-    uint64_t session = sealed_of(cluster, 1, 32);
+    uint64_t session = sealed_new(cluster, 1, 32);
     struct sim_call *other = sim_fork(cluster->client, session, 32, "");
     OK(other);
     rule_all(cluster, METHOD(LAYOUT_SET), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
@@ -656,12 +442,12 @@ static void a_fork_that_is_born_without_a_chunk(void **state)
     for (int i = 0; !held_all(cluster) && i < 100; i++)
         sim_advance(COMMON_NS_PER_MS);
     assert_true(held_all(cluster) > 0);
-    flip(cluster, other->session, 0, 0);
+    sealed_flip(cluster, other->session, 0, 0);
     struct sim_call *found = sim_scrub(cluster->client, other->session, false);
     OK(found);
-    for (int i = 0; !chunk_of(cluster, other->session, 0)->lost && i < 30; i++)
+    for (int i = 0; !sealed_chunk(cluster, other->session, 0)->lost && i < 30; i++)
         sim_advance(100 * COMMON_NS_PER_MS);
-    assert_true(chunk_of(cluster, other->session, 0)->lost);
+    assert_true(sealed_chunk(cluster, other->session, 0)->lost);
     let_go_all(cluster);
     OK(call);
     sim_advance(SECOND);
@@ -678,8 +464,8 @@ static void nothing_is_copied_from_a_wrong_copy(void **state)
     for (uint32_t replicas = 1; replicas <= 2; replicas++)
         for (uint32_t forks = 0; forks < 2; forks++) {
             struct sim_cluster *cluster = cluster_of(3);
-            uint64_t session = sealed_of(cluster, replicas, 40);
-            flip(cluster, session, 1, 0);
+            uint64_t session = sealed_new(cluster, replicas, 40);
+            sealed_flip(cluster, session, 1, 0);
             struct sim_call *call = forks ? sim_fork(cluster->client, session, 20, "f")
                                           : sim_truncate(cluster->client, session, 20);
             ENDS(COMMON_UNAVAILABLE, call);
@@ -710,7 +496,7 @@ static void older_workers_are_left_alone(void **state)
              (struct sim_rule){.verdict = SIM_FAIL, .code = COMMON_UNIMPLEMENTED});
     uint64_t session = filled_of(cluster, 2, 48);
     sim_advance(60 * SECOND);
-    assert_int_equal(seal_of(cluster, session, 0), 0);
+    assert_int_equal(sealed_seal(cluster, session, 0), 0);
     uint64_t seen = 0;
     for (uint32_t i = 0; i < 3; i++)
         seen += sim_serve_seen(cluster->workers[i]->loop, METHOD(CHUNK_SUM));
@@ -719,41 +505,6 @@ static void older_workers_are_left_alone(void **state)
     wait_whole(cluster, session);
     READS(cluster, session, 48, 48);
     sim_cluster_free(cluster);
-}
-
-static uint64_t scrub_ns;
-
-static void set_scrub(struct coordinator_options *options)
-{
-    options->heartbeat_ns = 100 * COMMON_NS_PER_MS;
-    options->scrub_ns = scrub_ns;
-}
-
-// Each once in so long, without being asked; and never, where nobody wants it.
-static void it_goes_on_by_itself(void **state)
-{
-    (void)state;
-    for (uint32_t on = 0; on < 2; on++) {
-        scrub_ns = on ? 20 * SECOND : 0;
-        struct sim_cluster *cluster =
-            sim_cluster_new(&(struct sim_cluster_options){.workers = 3, .tune = set_scrub});
-        sim_cluster_start(cluster);
-        uint64_t session = sealed_of(cluster, 2, 16 * 32);
-        const struct coordinator_seals *seals = cluster->coordinator->sessions.seals;
-        uint64_t before = seals->compared, in_a_part;
-        sim_advance(5 * SECOND);
-        in_a_part = seals->compared - before;
-        sim_advance(15 * SECOND);
-        uint64_t in_all = seals->compared - before;
-        if (on)
-            assert_true(in_a_part > 0 && in_a_part < 40 && in_all >= 60 && in_all <= 68); // of 64 copies
-        else
-            assert_int_equal(in_all, 0);
-        flip(cluster, session, 7, 1);
-        sim_advance(25 * SECOND);
-        assert_int_equal(seals->corrupt, on);
-        sim_cluster_free(cluster);
-    }
 }
 
 // What the store has not taken is not sealed.
@@ -766,9 +517,9 @@ static void the_store_refuses_a_seal(void **state)
     OK(sim_append(cluster->client, session, 0, 20, 12, 1));
     sim_disk_fail(SIM_DISK_PATH, UINT32_MAX, COMMON_UNAVAILABLE);
     sim_advance(8 * SECOND);
-    assert_true(seal_of(cluster, session, 0) && !seal_of(cluster, session, 1));
+    assert_true(sealed_seal(cluster, session, 0) && !sealed_seal(cluster, session, 1));
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
-    wait_sealed(cluster, session, 2);
+    sealed_wait(cluster, session, 2);
     sim_cluster_free(cluster);
 }
 
@@ -782,7 +533,7 @@ static void a_seal_decides_about_no_append(void **state)
     OK(sim_append(cluster->client, session, 0, 0, 14, 1));
     OK(sim_append(cluster->client, session, 0, 14, 13,
                   2)); // its holders have not heard that it was acknowledged
-    wait_sealed(cluster, session, 1);
+    sealed_wait(cluster, session, 1);
     const struct sim_worker *away = holder_of(cluster, session, 0);
     assert_ptr_not_equal(away, holder_of(cluster, session, 16));
     sim_coordinator_kill(cluster);
@@ -818,14 +569,14 @@ static void layers_that_are_kept_are_sealed(void **state)
                 OK(sim_append(cluster->client, session, l, at, 16, 1));
         if (windows) { // all of it is given back sooner or later
             sim_advance(10 * SECOND);
-            assert_int_equal(seal_of(cluster, session, 5), 0);
+            assert_int_equal(sealed_seal(cluster, session, 5), 0);
             continue;
         }
-        wait_sealed(cluster, session, 6);
-        assert_int_equal(scrub(cluster, session)->corrupt, 0); // also where the other layer is gone
+        sealed_wait(cluster, session, 6);
+        assert_int_equal(sealed_scrub(cluster, session)->corrupt, 0); // also where the other layer is gone
         sim_worker_kill(copy_of(cluster, session, 0, 0));
         wait_whole(cluster, session);
-        assert_int_equal(scrub(cluster, session)->corrupt, 0);
+        assert_int_equal(sealed_scrub(cluster, session)->corrupt, 0);
         start_the_dead(cluster);
     }
     sim_cluster_free(cluster);
@@ -841,20 +592,14 @@ int hermetic_seals(void)
         cmocka_unit_test(the_last_copy_is_lost),
         cmocka_unit_test(the_source_is_wrong_while_the_copy_is_stored),
         cmocka_unit_test(a_copy_of_a_wrong_copy_does_not_count),
-        cmocka_unit_test(a_scrub_takes_many_turns),
         cmocka_unit_test(holders_disagree),
         cmocka_unit_test(files_decide_where_holders_disagree),
-        cmocka_unit_test(a_dispute_is_shown),
-        cmocka_unit_test(it_is_looked_at_twice),
-        cmocka_unit_test(who_asks_while_it_is_compared_has_it_compared_again),
-        cmocka_unit_test(two_checks_of_one_chunk),
         cmocka_unit_test(forks_share_them),
         cmocka_unit_test(a_holder_is_lost_before_a_fork),
         cmocka_unit_test(forks_have_it_summed_once),
         cmocka_unit_test(a_fork_that_is_born_without_a_chunk),
         cmocka_unit_test(nothing_is_copied_from_a_wrong_copy),
         cmocka_unit_test(older_workers_are_left_alone),
-        cmocka_unit_test(it_goes_on_by_itself),
         cmocka_unit_test(the_store_refuses_a_seal),
         cmocka_unit_test(a_seal_decides_about_no_append),
         cmocka_unit_test(layers_that_are_kept_are_sealed),
