@@ -10,7 +10,8 @@
 
 #define SECOND COMMON_NS_PER_S
 
-// Whoever asks for all chunks of all sessions takes many turns, each of them bounded, and others are served in between.
+// Whoever asks for all chunks of all sessions takes many turns, each of them bounded, and others are served
+// in between.
 static void a_scrub_takes_many_turns(void **state)
 {
     (void)state;
@@ -48,7 +49,8 @@ static void a_scrub_takes_many_turns(void **state)
     sim_cluster_free(cluster);
 }
 
-// Nobody can tell whose rows are right: whoever scrubs is told, as long as it is so, and has them asked again.
+// Nobody can tell whose rows are right: whoever scrubs is told, as long as it is so, and has them asked
+// again.
 static void a_dispute_is_shown(void **state)
 {
     (void)state;
@@ -129,8 +131,8 @@ static void who_asks_while_it_is_compared_has_it_compared_again(void **state)
     sim_cluster_free(cluster);
 }
 
-// A fork compares what it cuts while that is being compared anyway: the end of the one check is not that of the other, so
-// nobody begins a third.
+// A fork compares what it cuts while that is being compared anyway: the end of the one check is not that of
+// the other, so nobody begins a third.
 static void two_checks_of_one_chunk(void **state)
 {
     (void)state;

@@ -55,7 +55,8 @@ struct sim_call *sealed_scrub(struct sim_cluster *cluster, uint64_t session)
     return call;
 }
 
-// A session whose second chunk becomes full in these states of its copies' memories, and is checked after that.
+// A session whose second chunk becomes full in these states of its copies' memories, and is checked after
+// that.
 uint64_t sealed_wrongly(struct sim_cluster *cluster, uint32_t replicas, uint32_t wrong)
 {
     uint64_t session = filled_of(cluster, replicas, 20);

@@ -20,8 +20,8 @@ uint64_t sealed_new(struct sim_cluster *cluster, uint32_t replicas, uint32_t tok
 void sealed_flip(struct sim_cluster *cluster, uint64_t session, uint32_t index, uint32_t copy);
 // Asks for a comparison of all copies, and waits for it. Returns the last answer.
 struct sim_call *sealed_scrub(struct sim_cluster *cluster, uint64_t session);
-// A session of two chunks whose second one is full and has no seal, and of which the copies in the mask `wrong`
-// differ, each in its own way.
+// A session of two chunks whose second one is full and has no seal, and of which the copies in the mask
+// `wrong` differ, each in its own way.
 uint64_t sealed_wrongly(struct sim_cluster *cluster, uint32_t replicas, uint32_t wrong);
 
 #endif

@@ -115,7 +115,8 @@ static void a_wrong_copy_is_struck_off(void **state)
         }
 }
 
-// It is in the store before anybody is answered again: a coordinator that starts anew does not count it either.
+// It is in the store before anybody is answered again: a coordinator that starts anew does not count it
+// either.
 static void a_struck_copy_stays_struck(void **state)
 {
     (void)state;
@@ -170,7 +171,8 @@ static void the_last_copy_is_lost(void **state)
     }
 }
 
-// Its memory is found to be wrong while the store takes note of a copy of it, which was compared with the seal.
+// Its memory is found to be wrong while the store takes note of a copy of it, which was compared with the
+// seal.
 static void the_source_is_wrong_while_the_copy_is_stored(void **state)
 {
     (void)state;
@@ -271,8 +273,8 @@ static void holders_disagree(void **state)
     }
 }
 
-// Without a seal, too, a worker whose files have what another holder has takes that: none is struck off, and nothing is
-// in dispute.
+// Without a seal, too, a worker whose files have what another holder has takes that: none is struck off,
+// and nothing is in dispute.
 static void files_decide_where_holders_disagree(void **state)
 {
     (void)state;
@@ -334,8 +336,8 @@ static void forks_share_them(void **state)
     }
 }
 
-// What a fork cuts is compared first. A holder of another chunk that is lost meanwhile knows nothing of the fork, so it must
-// not be in the fork's layout.
+// What a fork cuts is compared first. A holder of another chunk that is lost meanwhile knows nothing of the
+// fork, so it must not be in the fork's layout.
 static void a_holder_is_lost_before_a_fork(void **state)
 {
     (void)state;
@@ -386,7 +388,8 @@ static void a_holder_is_lost_before_a_fork(void **state)
     }
 }
 
-// Forks share the memory of a chunk, so it is summed once for all of them, and while another one is being made.
+// Forks share the memory of a chunk, so it is summed once for all of them, and while another one is being
+// made.
 static void forks_have_it_summed_once(void **state)
 {
     (void)state;
@@ -426,8 +429,8 @@ static void idle_soon(struct coordinator_options *options)
     options->session_ttl_ns = 60 * SECOND;
 }
 
-// A chunk that a fork shares is lost while the fork is being made: its rows are to be let go there, too, before anybody has
-// used the fork.
+// A chunk that a fork shares is lost while the fork is being made: its rows are to be let go there, too,
+// before anybody has used the fork.
 static void a_fork_that_is_born_without_a_chunk(void **state)
 {
     (void)state;
@@ -523,8 +526,8 @@ static void the_store_refuses_a_seal(void **state)
     sim_cluster_free(cluster);
 }
 
-// Of a session that forgets, what is sealed are the layers that it keeps.
-// A seal says of a chunk that is away that it is full: not what became of an append that ended in the next one.
+// Of a session that forgets, what is sealed are the layers that it keeps. A seal says of a chunk that is
+// away that it is full: not what became of an append that ended in the next one.
 static void a_seal_decides_about_no_append(void **state)
 {
     (void)state;
