@@ -239,7 +239,7 @@ report() {
     printf '%s\n' "${times[@]}"
     for preset in "${ran[@]}"; do
         echo "== slowest tests, $preset"
-        sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .* \([0-9.]*\) sec.*/\2 s  \1/p' "build/$preset/tests.log" | sort -rn | head -n 10
+        sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .* \([0-9.]*\) sec.*/\2 s  \1/p' "build/$preset/tests.log" | sort -rn | sed -n 1,10p
     done
     cat "$summary"
 }

@@ -69,7 +69,7 @@ take_glibc() {
         install -m 0755 "$(realpath "/$folder/$library")" "$base/$folder/$library"
     done
     cp /usr/share/doc/libc6/copyright "$top/usr/share/doc/banyan/licences/libc6"
-    printf '%-24s %s %s\n' "(glibc)" libc6 "$(dpkg-query -W -f='${Version} (source: ${source:Package} ${source:Version})\n' libc6 | head -n 1)" \
+    printf '%-24s %s %s\n' "(glibc)" libc6 "$(dpkg-query -W -f='${Version} (source: ${source:Package} ${source:Version})\n' libc6 | sed -n 1p)" \
         >>"$top/usr/share/doc/banyan/LIBRARIES"
 }
 

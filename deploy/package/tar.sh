@@ -74,7 +74,7 @@ bring_licence() { # LIBRARY PATH
         die 1 "$2 is of no Debian package: under which licence it may be passed on is unknown"
     package=${package%%:*}
     cp "/usr/share/doc/$package/copyright" "$tree/share/doc/banyan/licences/$package"
-    printf '%-24s %s %s\n' "$1" "$package" "$(dpkg-query -W -f='${Version} (source: ${source:Package} ${source:Version})\n' "$package" | head -n 1)" \
+    printf '%-24s %s %s\n' "$1" "$package" "$(dpkg-query -W -f='${Version} (source: ${source:Package} ${source:Version})\n' "$package" | sed -n 1p)" \
         >>"$tree/share/doc/banyan/LIBRARIES"
 }
 

@@ -42,7 +42,7 @@ for ((w = 0; w < workers; w++)); do
         --memory 128M
 done
 for ((w = 0; w < workers; w++)); do ready "worker-$w" "${pids[$((w + 1))]}"; done
-endpoint=$(grep -o 'nng+tcp://[0-9.:]*' "$run/coordinator.ready" | head -n 1)
+endpoint=$(grep -o 'nng+tcp://[0-9.:]*' "$run/coordinator.ready" | sed -n 1p)
 said="the model over the cluster has failed"
 "$programs/generate" --no-color --model "$examples/model" --json "$run/numbers.json" --endpoint "$endpoint" \
     --prompt-file "$examples/text/kjv.txt" --ask "$(cat "$examples/text/ask")" --tokens "$tokens" --generate "$generate" --record "$run/record"

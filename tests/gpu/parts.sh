@@ -58,18 +58,18 @@ bench() { # SECONDS NAME ARGUMENT...: bench/device; the emulated one takes small
 # ---- 1
 part_machine() {
     local one
-    figure system "$(sed -n 's/^PRETTY_NAME="\?\([^"]*\)"\?$/\1/p' /etc/os-release 2>/dev/null | head -n 1)"
+    figure system "$(sed -n 's/^PRETTY_NAME="\?\([^"]*\)"\?$/\1/p' /etc/os-release 2>/dev/null | sed -n 1p)"
     figure kernel "$(uname -r)"
     figure glibc "$(getconf GNU_LIBC_VERSION 2>/dev/null)"
-    figure processor "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1)"
+    figure processor "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | sed -n 1p)"
     figure processors "$(nproc)"
     figure memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)"
     [ -z "$emulated" ] || figure driver "none: the device is emulated"
     [ -n "$emulated" ] || ask_driver
     # The probe: the driver, the runtime that is linked in, the module, and one answer
     if bench 25 probe --kv bf16 --context 16 --group 1 --rows 1 --dim 64 --samples 1; then
-        device=$(sed -n 's/.*"device": "[^ ]* (\([^"]*\))".*/\1/p' "$out_file" | head -n 1)
-        one=$(sed -n 's/.*"kernel": "\([^"]*\)".*/\1/p' "$out_file" | head -n 1)
+        device=$(sed -n 's/.*"device": "[^ ]* (\([^"]*\))".*/\1/p' "$out_file" | sed -n 1p)
+        one=$(sed -n 's/.*"kernel": "\([^"]*\)".*/\1/p' "$out_file" | sed -n 1p)
         figure device "$device"
         figure kernels "$one"
         lines "$out_file"
@@ -77,7 +77,7 @@ part_machine() {
         word "$device, $one"
         [[ $device != *" MIG "* || $mig == *Enabled* ]] || word "MIG is on: every figure is of a slice of the card"
     elif [ "$code" -eq 1 ] && grep -qE 'no CUDA device|compute capability' "$err_file"; then
-        one=$(no_device "$(sed -n 's/^device: [^ ]*: //p' "$err_file" | head -n 1)")
+        one=$(no_device "$(sed -n 's/^device: [^ ]*: //p' "$err_file" | sed -n 1p)")
         echo "$one" >"$work/no-device"
         skip "$one"
     else
@@ -253,7 +253,7 @@ part_occupancy() {
     fi
     pass ncu
     figure metrics "$(cat "$dir/metrics")"
-    word "warps active: $(sed -n 's/^.*tile_kernel.*warps_active[^\t]*\t[^\t]*\t//p' "$dir/metrics" | head -n 1) %, memory: $(sed -n 's/^.*tile_kernel.*dram__throughput[^\t]*\t[^\t]*\t//p' "$dir/metrics" | head -n 1) % of its peak"
+    word "warps active: $(sed -n 's/^.*tile_kernel.*warps_active[^\t]*\t[^\t]*\t//p' "$dir/metrics" | sed -n 1p) %, memory: $(sed -n 's/^.*tile_kernel.*dram__throughput[^\t]*\t[^\t]*\t//p' "$dir/metrics" | sed -n 1p) % of its peak"
     { printf '| kernel | metric | unit | value |\n|---|---|---|---|\n'; sed 's/\t/ | /g; s/^/| /; s/$/ |/' "$dir/metrics"; } | text
 }
 
@@ -279,7 +279,7 @@ part_shapes() {
     fi
     shape batch --kv bf16 --context $some --group 4 --rows 1 --batch $batch "${small_dim[@]}"
     [ -n "$small" ] || shape 256_dims --kv bf16 --context $most --group 4 --rows 1 --dim 256
-    if "$from/bench/device" --help 2>/dev/null | grep -q -- --v-in-k; then
+    if [[ $("$from/bench/device" --help 2>/dev/null) == *--v-in-k* ]]; then
         # The last options win: one KV head, whatever stood before
         shape mla --kv bf16,f16 --context $most --group $groups --rows 1 --dim 576 --v-in-k 512 --kv-heads 1
     else

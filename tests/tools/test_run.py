@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """tests/run.sh: its options, and what --no-install says of a machine where something is missing. Nothing is built.
 
+Also a rule for all our scripts: under pipefail no reader of a pipe ends early.
+
     test_run.py RUN
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +46,23 @@ class Run(unittest.TestCase):
                              "command cppcheck", "command c++ (in Debian: build-essential)"):
                     self.assertTrue(any(word in line for line in lines), f"{word}: {lines}")
                 self.assertFalse(any("command cc " in line for line in lines), lines)
+
+    def test_no_reader_ends_early(self):
+        """`sort | head` fails now and then: sort may still be writing when head has ended, and dies of SIGPIPE."""
+        root = os.path.join(os.path.dirname(os.path.abspath(RUN)), "..")
+        early = re.compile(r"\|\s*(head\b|grep\s+-\w*q|sed\s+(-\w+\s+)*'?\d*q)")
+        scripts = []
+        for folder, folders, files in os.walk(root):
+            folders[:] = [f for f in folders if f != "build" and not f.startswith(".git")]
+            for path in (os.path.join(folder, f) for f in files):
+                with open(path, "rb") as file:
+                    if not re.match(rb"#!.*\bbash$|# SPDX.*\n.*tests/gpu\.sh", file.read(200), re.MULTILINE):
+                        continue
+                with open(path, encoding="utf-8") as file:
+                    scripts.append(path)
+                    for number, line in enumerate(file, 1):
+                        self.assertIsNone(early.search(line.replace("||", "")), f"{path}:{number}: {line}")
+        self.assertGreater(len(scripts), 20)
 
 
 if __name__ == "__main__":
