@@ -426,8 +426,9 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         close_link(w);
     }
     bool anew = w->life != 0;
-    w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until it has been told its layouts
-    if (w->leaving && w->instance != m->instance) {                     // that process has ended
+    // Until it has its layouts. In sessions, and without a process in the store: the store refused to record that one.
+    w->fresh = w->fresh || ((w->instance || w->members) && w->instance != m->instance);
+    if (w->leaving && w->instance != m->instance) { // that process has ended
         w->leaving = false;
         w->draining = w->drain_ordered;
         w->drain_reason[0] = w->draining ? w->drain_reason[0] : '\0';
