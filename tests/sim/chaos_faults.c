@@ -133,8 +133,8 @@ static void untold_copies_die(struct model *m, const struct sim_worker *worker)
     }
 }
 
-// What was placed at workers that had died, before the coordinator noticed: nothing is in it, and the next coordinator cannot
-// tell that either.
+// What was placed at workers that had died, before the coordinator noticed: nothing is in it, and the next
+// coordinator cannot tell that.
 static void placed_at_the_dead_dies(void)
 {
     const struct coordinator *c = chaos.wrong ? NULL : chaos.cluster->coordinator;
