@@ -426,8 +426,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         close_link(w);
     }
     bool anew = w->life != 0;
-    // Until it has its layouts. It may be in sessions without a process in the store, which refused one.
-    w->fresh = w->fresh || ((w->instance || w->members) && w->instance != m->instance);
+    w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until it has been told its layouts
     if (w->leaving && w->instance != m->instance) { // that process has ended
         w->leaving = false;
         w->draining = w->drain_ordered;
