@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "worker/module.h"
 
 enum common_code device_run_open(const char *name, uint32_t index, const char *module,

@@ -11,8 +11,8 @@
 
 #include "bench/main.h"
 #include "bench/report.h"
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
 #include "worker/disk/disk.h"
 #include "worker/disk/files.h"
 #include "worker/memory.h"

@@ -13,9 +13,9 @@
 
 #include "bench/main.h"
 #include "bench/report.h"
-#include "common/clock.h"
-#include "common/histogram.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
+#include "common/metrics/histogram.h"
 #include "kernels/split.h"
 #include "worker/team.h"
 

@@ -12,7 +12,7 @@
 
 #include "bench/main.h"
 #include "bench/report.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/admission.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"

@@ -21,8 +21,8 @@
 #include "bench/floor.h"
 #include "bench/main.h"
 #include "bench/report.h"
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
 #include "proto/rpc.h"
 #include "tests/common/test_pki.h"
 

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/clock.h"
-#include "common/http.h"
-#include "common/log.h"
-#include "common/secret.h"
+#include "common/base/clock.h"
+#include "common/http/http.h"
+#include "common/log/log.h"
+#include "common/secure/secret.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/state.h"
 #include "coordinator/tenants/access.h"

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
+#include "common/secure/tls.h"
 #include "coordinator/admission.h"
 #include "coordinator/backup_service.h"
 #include "coordinator/check/scrub.h"

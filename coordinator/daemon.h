@@ -3,7 +3,7 @@
 #ifndef COORDINATOR_DAEMON_H
 #define COORDINATOR_DAEMON_H
 
-#include "common/daemon.h"
+#include "common/cli/daemon.h"
 #include "coordinator/coordinator.h"
 #include "proto/limits.h"
 

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "proto/event.h"
 
 #define COORDINATOR_EVENTS_DEFAULT 4096
@@ -58,8 +58,8 @@ void coordinator_events_set_term(struct coordinator_events *events, uint64_t ter
 // broken UTF-8 are replaced by '?'. events NULL: nothing is kept.
 void coordinator_events_add(struct coordinator_events *events, const struct coordinator_event *event);
 
-// Logs a record (common/log.h, at the level of event->severity) and adds the event with the same words as its
-// text. The format has key=value pairs as in the log. In the text those that the event has fields for
+// Logs a record (common/log/log.h, at the level of event->severity) and adds the event with the same words as
+// its text. The format has key=value pairs as in the log. In the text those that the event has fields for
 // (worker, session, name, epoch, term) are left out, and the others stand behind it: "a worker is lost: …
 // (chunks=12)".
 void coordinator_events_tell(struct coordinator_events *events, const struct coordinator_event *event,

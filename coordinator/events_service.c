@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/events.h"
 #include "coordinator/limits.h"

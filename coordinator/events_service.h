@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "proto/rpc.h"
 
 struct coordinator;

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 
 void coordinator_machine_move(const struct coordinator_machine *machine, unsigned from, unsigned to)
 {

@@ -5,7 +5,7 @@
 #ifndef COORDINATOR_METRICS_H
 #define COORDINATOR_METRICS_H
 
-#include "common/metrics.h"
+#include "common/metrics/metrics.h"
 #include "proto/access.h"
 
 struct coordinator;

@@ -14,8 +14,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 
 enum {
     BACKLOG = 4096, // as many as the system allows: a burst of connections must not be lost in the queue

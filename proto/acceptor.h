@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-#include "common/loop.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
 #include "proto/endpoint.h"
 
 struct proto_acceptor;

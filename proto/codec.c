@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/block.h"
+#include "common/memory/block.h"
 #include "proto/wire.h"
 
 // ---- methods --------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/blob.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/memory/blob.h"
 #include "proto/frame.h"
 #include "proto/rpc.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/un.h>
 
-#include "common/options.h"
+#include "common/cli/options.h"
 #include "proto/rpc.h"
 
 static const char *after(const char *text, const char *scheme)

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #define PROTO_ENDPOINT_MAX 300
 

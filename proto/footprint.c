@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/footprint.h"
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "proto/kv.h"
 #include "proto/spec.h"
 

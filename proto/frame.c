@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
+#include "common/memory/block.h"
 #include "proto/wire.h"
 
 static const uint8_t zeros[64];

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "proto/banyan.pb-c.h"
 #include "proto/rpc.h"
 

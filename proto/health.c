@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/health.h"
 
-#include "common/clock.h"
-#include "common/room.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/metrics/room.h"
+#include "common/secure/tls.h"
 
 void proto_health_examine(Banyan__Pb__HealthCheckReply *reply, const char *store_path,
                           const struct common_tls *tls)

@@ -27,7 +27,7 @@
 #define PROTO_STEP_HOLDERS_MAX  16
 #define PROTO_STEP_ROWS_MAX     4096
 #define PROTO_COLLECTIVE_ID_MAX 128 // bytes
-#define PROTO_TRACE_BYTES       25  // common/trace.h; or none
+#define PROTO_TRACE_BYTES       25  // common/base/trace.h; or none
 
 #define PROTO_NO_DEVICE_MAX     191                 // bytes of why a worker computes on its processor
 #define PROTO_EDGES_DOWN_MAX    64                  // named in a heartbeat

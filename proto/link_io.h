@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <sys/uio.h>
 
-#include "common/status.h"
-#include "common/tls_link.h"
+#include "common/base/status.h"
+#include "common/secure/tls_link.h"
 
 struct proto_io {
     int fd;                      // owned

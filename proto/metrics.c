@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-#include "common/daemon.h"
-#include "common/tls.h"
+#include "common/cli/daemon.h"
+#include "common/secure/tls.h"
 #include "proto/codec.h"
 #include "proto/endpoint.h"
 

@@ -9,8 +9,8 @@
 #ifndef PROTO_METRICS_H
 #define PROTO_METRICS_H
 
-#include "common/http.h"
-#include "common/metrics.h"
+#include "common/http/http.h"
+#include "common/metrics/metrics.h"
 #include "proto/rpc.h"
 
 // Of --http, --http-tls and --tls-client-cert, before there is anything else: what cannot be listened on ends

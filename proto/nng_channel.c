@@ -31,8 +31,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "proto/nng_door.h"
 #include "proto/transport.h"
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 
 #define PREFIX "bp_"
 

@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/secret.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/secure/secret.h"
 #include "proto/access.h"
 
 // "bp_", then in hex: tenant (4 bytes), token (8), access (1), expiry (8), all big endian, and their

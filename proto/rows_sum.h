@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 enum proto_rows_part { PROTO_ROWS_K, PROTO_ROWS_V, PROTO_ROWS_K_SCALE, PROTO_ROWS_V_SCALE };
 

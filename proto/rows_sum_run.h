@@ -9,7 +9,7 @@
 #define XXH_INLINE_ALL // some hundred bytes a call: what a call of a library costs would show
 #include <xxhash.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 #ifdef __AVX2__
 #include "proto/rows_hash_avx2.h"

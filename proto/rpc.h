@@ -15,12 +15,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/blob.h"
-#include "common/buckets.h"
-#include "common/loop.h"
-#include "common/secret.h"
-#include "common/status.h"
-#include "common/tls.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
+#include "common/memory/blob.h"
+#include "common/metrics/buckets.h"
+#include "common/secure/secret.h"
+#include "common/secure/tls.h"
 #include "proto/access.h"
 #include "proto/banyan.pb-c.h"
 #include "proto/limits.h"

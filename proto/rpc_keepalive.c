@@ -18,8 +18,8 @@
 // that is late by half of that has found us away.
 #include <stdio.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "proto/transport.h"
 
 #define PATIENCE 2 // with a host: quiet_ns from the question to the verdict

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/stream_link.h"
 #include "proto/transport.h"
 

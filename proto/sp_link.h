@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "proto/acceptor.h"
 #include "proto/list.h"
 #include "proto/sp_reader.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/sp_link.h"
 
 static void crowd_out(struct proto_sp_link *link, const char *why)

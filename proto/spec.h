@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "proto/banyan.pb-c.h"
 
 #define PROTO_LAYER_LOCAL UINT32_MAX // in Spec.layer_kind: the layer holds nothing here

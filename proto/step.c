@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/memory/block.h"
 #include "proto/status.h"
 
 enum { WORKER_NAME_MAX = 64 };

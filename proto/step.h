@@ -9,9 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/blob.h"
-#include "common/status.h"
-#include "common/trace.h"
+#include "common/base/status.h"
+#include "common/base/trace.h"
+#include "common/memory/blob.h"
 #include "proto/limits.h"
 #include "proto/rpc.h"
 

@@ -22,10 +22,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/random.h"
-#include "common/resolver.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/log/log.h"
+#include "common/loop/resolver.h"
 #include "proto/stream_hello.h"
 #include "proto/stream_link.h"
 #include "proto/transport.h"

@@ -4,7 +4,7 @@
 #include <endian.h>
 #include <string.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "proto/banyan.pb-c.h"
 #include "proto/rpc.h"
 

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/secret.h"
-#include "common/tls_link.h"
+#include "common/secure/secret.h"
+#include "common/secure/tls_link.h"
 
 #define PROTO_NONCE_BYTES 32
 #define PROTO_HELLO_NS    (UINT64_C(5) * 1000 * 1000 * 1000)

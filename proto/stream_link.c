@@ -11,8 +11,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "common/block.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/memory/block.h"
 #include "proto/transport.h"
 
 enum {

@@ -24,8 +24,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/blob.h"
-#include "common/loop.h"
+#include "common/loop/loop.h"
+#include "common/memory/blob.h"
 #include "proto/frame.h"
 #include "proto/link_io.h"
 #include "proto/list.h"
@@ -88,7 +88,7 @@ struct proto_link {
     char failed_text[COMMON_ERROR_BYTES];
     struct event read_event, write_event, kick_event;
     // reading
-    uint64_t reader; // owner of what comes in (common/block.h): a number of its own until proto_link_trust
+    uint64_t reader; // owner of what comes in (common/memory/block.h): a number of its own until proto_link_trust
     struct common_blob *in;
     size_t in_start, in_end;
     bool large;              // the last frame was above the buffer, and the next one may be

@@ -7,10 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
 #include "proto/acceptor.h"
 #include "proto/stream_hello.h"
 #include "proto/stream_link.h"

@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "proto/banyan.pb-c.h"
 
 static bool ticket_mac(const struct common_secret *secret, enum proto_ticket_permit permit, const void *data,

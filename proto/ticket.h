@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/secret.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/secure/secret.h"
 
 #define PROTO_TICKET_MAX 128 // bytes of a ticket on the wire
 

@@ -9,9 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/handle.h"
-#include "common/loop.h"
-#include "common/secret.h"
+#include "common/base/handle.h"
+#include "common/loop/loop.h"
+#include "common/secure/secret.h"
 #include "proto/codec.h"
 #include "proto/endpoint.h"
 #include "proto/frame.h"

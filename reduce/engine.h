@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "common/secret.h"
+#include "common/loop/loop.h"
+#include "common/secure/secret.h"
 #include "kernels/partial.h"
 #include "proto/step.h"
 

@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/memory/block.h"
 #include "reduce/tree.h"
 
 enum op_state { OP_COMPUTING, OP_GATHERING, OP_ENDED };

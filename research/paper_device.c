@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/device.h"
 #include "research/paper_local.h"
 #include "research/paper_shard.h"

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 #include "proto/endpoint.h"
 
 // Where nothing else is given it speaks as its coordinator does, over TLS or without.

@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "worker/worker.h"
 
 // guarded: the public endpoint may be plain tcp where others reach it (--insecure).

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "worker/disk/disk.h"
 #include "worker/state.h"
 

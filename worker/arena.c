@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/wipe.h"
+#include "common/base/clock.h"
+#include "common/memory/wipe.h"
 #include "worker/map.h"
 
 #ifdef __SANITIZE_ADDRESS__

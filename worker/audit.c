@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "kernels/reference.h"
 #include "proto/spec.h"
 #include "worker/state.h"

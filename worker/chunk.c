@@ -7,7 +7,7 @@
 #define XXH_INLINE_ALL // the state lives on the stack: its size must be this header's
 #include <xxhash.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "kernels/device.h"
 #include "proto/rows_sum.h"
 #include "worker/backing.h"

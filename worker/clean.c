@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define CLEAN_BYTES (UINT64_C(2) << 20)
 #define CLEAN_NS    (2 * COMMON_NS_PER_MS)

@@ -4,7 +4,7 @@
 #ifndef WORKER_CLEAN_H
 #define WORKER_CLEAN_H
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "worker/memory.h"
 
 struct worker_clean; // opaque

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/partial.h"
 #include "worker/session.h"
 #include "worker/team.h"

@@ -3,8 +3,8 @@
 // changes nothing.
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "proto/health.h"
 #include "proto/limits.h"
 #include "worker/cold.h"

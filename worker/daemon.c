@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/daemon.h"
-#include "common/log.h"
-#include "common/options.h"
+#include "common/base/clock.h"
+#include "common/cli/daemon.h"
+#include "common/cli/options.h"
+#include "common/log/log.h"
 #include "proto/rpc.h"
 #include "worker/address.h"
 

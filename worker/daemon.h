@@ -3,8 +3,8 @@
 #ifndef WORKER_DAEMON_H
 #define WORKER_DAEMON_H
 
-#include "common/daemon.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/cli/daemon.h"
 #include "worker/device.h"
 #include "worker/engine.h"
 #include "worker/place.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 #include "worker/arena.h"
 #include "worker/module.h"
 

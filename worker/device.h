@@ -9,8 +9,8 @@
 #ifndef WORKER_DEVICE_H
 #define WORKER_DEVICE_H
 
-#include "common/loop.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
 #include "kernels/device.h"
 #include "proto/limits.h"
 #include "worker/memory.h"

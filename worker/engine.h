@@ -4,7 +4,7 @@
 #ifndef WORKER_ENGINE_H
 #define WORKER_ENGINE_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "reduce/module.h"
 
 struct worker_engine; // opaque

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/blob.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
+#include "common/memory/blob.h"
 #include "kernels/partial.h"
 #include "proto/spec.h"
 #include "worker/state.h"

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "proto/step.h"
 
 struct common_blob;

@@ -13,7 +13,7 @@
 
 #include <stdbool.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "proto/list.h"
 #include "proto/step.h"
 #include "worker/map.h"

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "worker/store.h"
 
 // A treap: a search tree by (layer, first, commit, count) and a heap by `weight`, which is a hash of these; so its shape is that of

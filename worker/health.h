@@ -9,7 +9,7 @@
 #ifndef WORKER_HEALTH_H
 #define WORKER_HEALTH_H
 
-#include "common/health.h"
+#include "common/http/health.h"
 
 struct worker;
 

@@ -2,7 +2,7 @@
 // The inventory: what a worker holds, page by page in ascending order of sessions, and in each by position.
 #include <stdlib.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "worker/disk/disk.h"
 #include "worker/kept.h"
 #include "worker/state.h"

@@ -6,14 +6,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/daemon.h"
-#include "common/http.h"
-#include "common/log.h"
-#include "common/memory.h"
-#include "common/notify.h"
-#include "common/options.h"
-#include "common/tracer.h"
+#include "common/base/clock.h"
+#include "common/cli/daemon.h"
+#include "common/cli/options.h"
+#include "common/http/http.h"
+#include "common/log/log.h"
+#include "common/loop/notify.h"
+#include "common/memory/memory.h"
+#include "common/tracing/tracer.h"
 #include "proto/metrics.h"
 #include "proto/rpc.h"
 #include "worker/daemon.h"
@@ -26,7 +26,7 @@
 
 #define LOST_GRACE_NS (1 * COMMON_NS_PER_S) // a device that hangs may never give its steps back
 
-enum { EXIT_DEVICE = 4, EXIT_CHUNKS = 5 }; // beside those of common/daemon.h
+enum { EXIT_DEVICE = 4, EXIT_CHUNKS = 5 }; // beside those of common/cli/daemon.h
 
 //     STARTING ──registered──▶ SERVING ──a signal, or the device is lost──────────────────▶ LEAVING
 //         │                      └──a signal, --drain──▶ EMPTYING ──empty, time over, a signal,──▲▲

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 #define MAP_FIRST_CAP 64u // a power of two
 

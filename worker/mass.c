@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/scalar.h"
 #include "proto/mass.h"
 #include "proto/spec.h"

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/attention.h"
 #include "kernels/partial.h"
 #include "worker/memory.h"

@@ -31,10 +31,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/random.h"
+#include "common/log/log.h"
 #include "proto/endpoint.h"
 #include "proto/rpc.h"
 

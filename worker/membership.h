@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "common/secret.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
+#include "common/secure/secret.h"
 #include "proto/limits.h"
 #include "proto/rpc.h"
 #include "reduce/module.h"

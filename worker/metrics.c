@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/metrics.h"
 
-#include "common/clock.h"
-#include "common/process.h"
-#include "common/tracer.h"
+#include "common/base/clock.h"
+#include "common/metrics/process.h"
+#include "common/tracing/tracer.h"
 #include "proto/metrics.h"
 #include "worker/cold.h"
 #include "worker/disk/disk.h"

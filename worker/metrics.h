@@ -5,7 +5,7 @@
 #ifndef WORKER_METRICS_H
 #define WORKER_METRICS_H
 
-#include "common/metrics.h"
+#include "common/metrics/metrics.h"
 
 struct worker;
 

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 // Where the module of that name lies: beside the program, in ../lib (a build's folders), or in banyan/ of the
 // library folder that the program was installed with. False: in none of them.

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LEAST_BEST 0.25
 

@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 
 #define THREADS_MAX 256u // as --threads says
 #define SLOTS_MAX   64u  // workers that take the same thing one after the other

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "worker/kept.h"
 #include "worker/state.h"
 #include "worker/warm.h"

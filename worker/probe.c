@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/attention.h"
 #include "worker/measure.h"
 #include "worker/memory.h"

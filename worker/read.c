@@ -2,7 +2,7 @@
 // Serving rows: to another worker, which makes a copy of the chunk (pull.c), and to clients with a ticket.
 #include <stdlib.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "worker/pull.h"
 #include "worker/state.h"
 #include "worker/ticket.h"

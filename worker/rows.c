@@ -3,9 +3,9 @@
 // prepare.c.
 #include <stdlib.h>
 
-#include "common/blob.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
+#include "common/memory/blob.h"
 #include "worker/kept.h"
 #include "worker/state.h"
 #include "worker/ticket.h"

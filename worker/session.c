@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "proto/spec.h"
 #include "worker/backing.h"
 #include "worker/device.h"

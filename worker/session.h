@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "proto/banyan.pb-c.h"
 #include "worker/appended.h"
 #include "worker/frozen.h"

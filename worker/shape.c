@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "proto/kv.h"
 #include "proto/spec.h"
 

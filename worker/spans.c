@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
-#include "common/tracer.h"
+#include "common/log/log.h"
+#include "common/tracing/tracer.h"
 #include "worker/state.h"
 
 struct traced_item {

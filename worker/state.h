@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 
-#include "common/exemplars.h"
+#include "common/metrics/exemplars.h"
 #include "proto/rpc.h"
 #include "proto/status.h"
 #include "reduce/engine.h"

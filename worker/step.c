@@ -25,9 +25,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/memory/block.h"
 #include "kernels/partial.h"
 #include "proto/spec.h"
 #include "worker/append.h"

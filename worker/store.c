@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blob.h"
-#include "common/block.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
+#include "common/memory/blob.h"
+#include "common/memory/block.h"
 #include "worker/backing.h"
 #include "worker/chunk.h"
 #include "worker/cold.h"

@@ -39,7 +39,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/attention.h"
 #include "worker/row.h"
 #include "worker/shape.h"

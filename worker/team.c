@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 
 struct worker_team {
     struct common_loop *loop;

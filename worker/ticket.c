@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/ticket.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "worker/state.h"
 
 uint64_t worker_ticket_clock_ns(const struct worker *worker)

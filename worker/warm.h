@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "worker/cold.h"
 #include "worker/compute.h"
 #include "worker/wants.h"

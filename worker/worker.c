@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/options.h"
-#include "common/secret.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/cli/options.h"
+#include "common/log/log.h"
+#include "common/secure/secret.h"
+#include "common/secure/tls.h"
 #include "proto/endpoint.h"
 #include "proto/pass.h"
 #include "worker/clean.h"

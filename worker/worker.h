@@ -7,9 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "common/secret.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
+#include "common/secure/secret.h"
 #include "worker/disk/disk.h"
 
 struct common_tls;

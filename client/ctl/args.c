@@ -5,7 +5,7 @@
 
 #include "client/ctl/contexts.h"
 #include "client/ctl/ctl.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/endpoint.h"
 
 static struct {

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/options.h"
+#include "common/base/clock.h"
+#include "common/cli/options.h"
 #include "proto/endpoint.h"
 
 #define TEXT_MAX (256 * 1024)

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 
 #define CONNECT_TIMEOUT_NS (3 * COMMON_NS_PER_S)
 

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "client/banyan.h"
-#include "common/options.h"
+#include "common/cli/options.h"
 
 enum ctl_exit { // docs/reference/exit-codes.md
     CTL_OK = 0,
@@ -126,8 +126,8 @@ enum ctl_exit ctl_say(enum ctl_exit code, const char *fmt, ...)
 
 // ---- ctl_shell.c ------------------------------------------------------------------------------------------
 
-// What shells and the build ask: --complete WORD... (common/complete.h), --tables (common/tables.h). False:
-// argv asks for neither.
+// What shells and the build ask: --complete WORD... (common/cli/complete.h), --tables (common/cli/tables.h).
+// False: argv asks for neither.
 bool ctl_asked(const struct common_command *program, int argc, char **argv);
 
 // ---- ctl_context.c ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "client/ctl/doctor.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/endpoint.h"
 
 // Certificates and tokens expire by wall clocks, and logs are read side by side. Tickets do not

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "client/ctl/ctl.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/event.h"
 
 #define WAIT_NS      (30 * COMMON_NS_PER_S)

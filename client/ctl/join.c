@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "client/ctl/ctl.h"
-#include "common/daemon.h"
-#include "common/secret.h"
+#include "common/cli/daemon.h"
+#include "common/secure/secret.h"
 #include "proto/endpoint.h"
 
 static struct {

@@ -10,9 +10,9 @@
 #include "client/ctl/contexts.h"
 #include "client/ctl/ctl.h"
 #include "client/ctl/shell.h"
-#include "common/clock.h"
-#include "common/complete.h"
-#include "common/tables.h"
+#include "common/base/clock.h"
+#include "common/cli/complete.h"
+#include "common/cli/tables.h"
 
 #define ASK_NS                                                                                               \
     (400 *                                                                                                   \

@@ -18,8 +18,8 @@
 #include "client/snapshot/safetensors_write.h"
 #include "client/snapshot/snapshot_dir.h"
 #include "client/snapshot/snapshot_session.h"
-#include "common/failpoint.h"
-#include "common/hash.h"
+#include "common/base/failpoint.h"
+#include "common/hash/hash.h"
 
 #define PIN_TTL_NS (300 * COMMON_NS_PER_S) // of the fork, after its last ticket has ended
 

@@ -17,8 +17,8 @@
 #include "client/ctl/verify.h"
 #include "client/ctl/work.h"
 #include "client/lib/internal.h"
-#include "common/clock.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
 #include "proto/kv.h"
 
 #define ROWS_MAX    16

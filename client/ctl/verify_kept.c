@@ -9,7 +9,7 @@
 #include "client/ctl/ctl.h"
 #include "client/ctl/exact.h"
 #include "client/lib/internal.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/kv.h"
 
 #define PIECE_BYTES (UINT64_C(4) << 20) // read at a time

@@ -16,7 +16,7 @@
 #include "client/lib/internal.h"
 #include "client/lib/rows.h"
 #include "client/lib/ticket.h"
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "proto/kv.h"
 #include "proto/rows_sum.h"
 

@@ -11,7 +11,7 @@
 #include "client/lib/rows.h"
 #include "client/lib/spans.h"
 #include "client/lib/split.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "proto/mass.h"
 
 // 800 items of at most 104 bytes are a header of 82 KiB, far below its limit of 1 MiB. 16 MiB keep the

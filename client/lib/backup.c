@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "client/lib/internal.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "proto/limits.h"
 
 struct made {

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "client/lib/internal.h"
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 #define BACKOFF_FIRST_NS (10 * COMMON_NS_PER_MS)
 #define BACKOFF_MAX_NS   (500 * COMMON_NS_PER_MS)

@@ -6,10 +6,10 @@
 
 #include "client/lib/internal.h"
 #include "client/lib/spans.h"
-#include "common/clock.h"
-#include "common/secret.h"
-#include "common/tls.h"
-#include "common/tracer.h"
+#include "common/base/clock.h"
+#include "common/secure/secret.h"
+#include "common/secure/tls.h"
+#include "common/tracing/tracer.h"
 #include "proto/endpoint.h"
 #include "proto/nng_probe.h"
 
@@ -225,8 +225,8 @@ static banyan_code load_tls(const banyan_options *options, struct banyan_client 
     return code == COMMON_OK ? BANYAN_OK : client_error_set(error, (banyan_code)code, "%s", err.message);
 }
 
-// So that a blocking caller may do the I/O thread's work (common/loop.h): the call is alone. Spans go out
-// over sockets that may raise SIGPIPE, which is the I/O thread's to block.
+// So that a blocking caller may do the I/O thread's work (common/loop/loop.h): the call is alone. Spans go
+// out over sockets that may raise SIGPIPE, which is the I/O thread's to block.
 static bool may_be_lent(void *arg)
 {
     const struct banyan_client *client = arg;

@@ -14,8 +14,8 @@
 
 #include "client/banyan.h"
 #include "client/lib/sums.h"
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
 #include "proto/rpc.h"
 
 #define CLIENT_TIMEOUT_NS (30 * COMMON_NS_PER_S)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "client/lib/internal.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/limits.h"
 #include "proto/spec.h"
 

@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "client/lib/internal.h"
-#include "common/hash.h"
-#include "common/secret.h"
+#include "common/hash/hash.h"
+#include "common/secure/secret.h"
 
 #define PEER_WINDOW  6
 #define PEER_BUCKETS 256

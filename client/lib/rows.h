@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "client/banyan.h"
-#include "common/blob.h"
+#include "common/memory/blob.h"
 
 struct client_rows { // a caller's K or V
     const void *codes;

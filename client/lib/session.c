@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/secret.h"
+#include "common/secure/secret.h"
 #include "proto/kv.h"
 
 struct created {

@@ -7,8 +7,8 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "common/random.h"
-#include "common/tracer.h"
+#include "common/base/random.h"
+#include "common/tracing/tracer.h"
 
 #define FINISH_NS (1 * COMMON_NS_PER_S)
 

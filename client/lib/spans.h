@@ -11,8 +11,8 @@
 #define CLIENT_SPANS_H
 
 #include "client/lib/internal.h"
-#include "common/span.h"
-#include "common/trace.h"
+#include "common/base/trace.h"
+#include "common/tracing/span.h"
 
 struct client_item_trace {
     struct common_trace trace; // as it is sent; flags of one that is not there are zero, and its ids

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/quantise.h"
+#include "common/tensor/quantise.h"
 #include "proto/kv.h"
 #include "proto/spec.h"
 

@@ -7,8 +7,8 @@
 //
 //     none in doubt ──sent──▶ in doubt ──an answer, or settled──▶ none in doubt
 #include "client/lib/internal.h"
-#include "common/hash.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/hash/hash.h"
 
 #define SETTLE_TIMEOUT_NS COMMON_NS_PER_S // after an answer that says no: the coordinator is there
 

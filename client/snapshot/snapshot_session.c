@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "client/lib/internal.h"
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "proto/spec.h"
 
 #define PIN_TRIES     5   // the session may be truncated between its length and the fork

@@ -3,10 +3,10 @@
 
 #include <inttypes.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/machine.h"

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/worker.h"
 
 #define IDLE_NS (10 * COMMON_NS_PER_S) // a plan that no session uses is kept this long

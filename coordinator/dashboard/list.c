@@ -7,8 +7,8 @@
 #include <strings.h>
 #include <time.h>
 
-#include "common/clock.h"
-#include "common/http.h"
+#include "common/base/clock.h"
+#include "common/http/http.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"

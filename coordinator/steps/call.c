@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "common/block.h"
+#include "common/memory/block.h"
 #include "coordinator/session/table.h"
 #include "coordinator/steps/mass.h"
 #include "proto/mass.h"

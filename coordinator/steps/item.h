@@ -20,7 +20,7 @@
 #ifndef COORDINATOR_ITEM_H
 #define COORDINATOR_ITEM_H
 
-#include "common/trace.h"
+#include "common/base/trace.h"
 #include "coordinator/machine.h"
 #include "coordinator/steps/slab.h"
 #include "coordinator/steps/steps.h"

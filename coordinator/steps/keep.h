@@ -12,7 +12,7 @@
 #ifndef COORDINATOR_KEEP_H
 #define COORDINATOR_KEEP_H
 
-#include "common/trace.h"
+#include "common/base/trace.h"
 #include "coordinator/steps/steps.h"
 #include "proto/limits.h"
 

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/hash/hash.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"

@@ -16,9 +16,9 @@
 #ifndef COORDINATOR_STEPS_H
 #define COORDINATOR_STEPS_H
 
-#include "common/buckets.h"
-#include "common/exemplars.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/metrics/buckets.h"
+#include "common/metrics/exemplars.h"
 #include "coordinator/core.h"
 #include "proto/list.h"
 

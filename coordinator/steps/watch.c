@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/session/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/lane.h"

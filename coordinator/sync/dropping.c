@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sync/telling.h"
 
-#include "common/log.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/table.h"
 #include "coordinator/store/store.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/core.h"
 #include "proto/list.h"
 #include "proto/status.h"

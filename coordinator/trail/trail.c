@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/trail_writer.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
+#include "common/trail/trail_writer.h"
 #include "coordinator/events.h"
 #include "coordinator/trail/calls.h"
 #include "coordinator/trail/flood.h"

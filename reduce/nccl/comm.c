@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "reduce/nccl/quiet.h"
 
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -21,11 +21,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/random.h"
-#include "common/secret.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
+#include "common/secure/secret.h"
 #include "kernels/partial.h"
 #include "reduce/nccl/quiet.h"
 #include "reduce/tree.h"

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/partial.h"
 
 #define BYTES_MAX ((size_t)1 << 20) // of a step's partials

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/blob.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/memory/blob.h"
 #include "proto/status.h"
 
 struct service service;

@@ -14,7 +14,7 @@
 
 #include <stdatomic.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "proto/codec.h"
 #include "proto/rpc.h"
 

@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 
 #include "client/banyan.h"
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "proto/rpc.h"
 
 enum {

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "client/banyan.h"
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "proto/rpc.h"
 
 enum { ITEMS = 3, RANGES = 4 };

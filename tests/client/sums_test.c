@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 enum { LAYERS = 3, ROWS = 64, ROUNDS = 20000 };
 

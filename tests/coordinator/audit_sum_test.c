@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/steps/audit_sum.h"
 #include "kernels/reference.h"
 #include "proto/limits.h"

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/secret.h"
+#include "common/secure/secret.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/events.h"
 #include "coordinator/state.h"

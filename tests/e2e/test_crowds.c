@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/endpoint.h"
 #include "tests/e2e/context.h"
 #include "tests/e2e/support.h"

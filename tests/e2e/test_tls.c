@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 #include "client/ctl/pki.h"
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/secret.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
+#include "common/secure/secret.h"
+#include "common/secure/tls.h"
 #include "proto/rpc.h"
 #include "tests/harness/process.h"
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/secret.h"
+#include "common/secure/secret.h"
 #include "proto/frame.h"
 
 struct wire_frame {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/codec.h"
 #include "proto/rpc.h"
 #include "tests/sim/sim_cluster.h"

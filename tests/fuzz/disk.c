@@ -8,10 +8,10 @@
 // what it has given up, and what is left may lack rows, too.)
 #include <string.h>
 
-#include "common/blob.h"
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
+#include "common/memory/blob.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_files.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "proto/frame.h"
 
 enum { SUM_KEY = 8 << 3 | 1, SUM_BYTES = 9 }; // Header.sum, fixed64

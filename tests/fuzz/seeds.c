@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "proto/codec.h"
 #include "proto/frame.h"
 #include "proto/limits.h"
@@ -13,7 +13,7 @@
 #include "tests/fuzz/message.h"
 #include "tests/fuzz/seeds.h"
 
-#define CHANNEL_FIRST_ID UINT64_C(0x100000001) // of a channel's first call (common/handle.h)
+#define CHANNEL_FIRST_ID UINT64_C(0x100000001) // of a channel's first call (common/base/handle.h)
 
 static const char *out;
 

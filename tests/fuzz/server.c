@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "proto/codec.h"
 #include "proto/rpc.h"
 #include "proto/step.h"

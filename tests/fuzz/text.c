@@ -4,10 +4,10 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "common/http.h"
-#include "common/options.h"
-#include "common/trace.h"
-#include "common/utf8.h"
+#include "common/base/trace.h"
+#include "common/base/utf8.h"
+#include "common/cli/options.h"
+#include "common/http/http.h"
 #include "proto/endpoint.h"
 #include "tests/fuzz/fuzz.h"
 

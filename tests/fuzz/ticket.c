@@ -2,7 +2,7 @@
 // proto/ticket.c. Input: u8 what, then a ticket without its MAC, or (bit 0) as it travels. With the right MAC the form is read.
 #include <string.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "proto/ticket.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "proto/limits.h"
 
 static struct proto_pool pool;

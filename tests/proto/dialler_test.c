@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
 #include "proto/codec.h"
 #include "proto/frame.h"
 #include "proto/stream_hello.h"

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "proto/rpc.h"
 
 enum transport { TRANSPORT_UNIX, TRANSPORT_TCP, TRANSPORT_NNG, TRANSPORT_TLS, TRANSPORT_NNG_TLS };

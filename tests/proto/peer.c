@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/codec.h"
 
 int peer_dial(struct fixture *f)

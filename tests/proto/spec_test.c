@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "kernels/attention.h"
 #include "proto/kv.h"
 #include "proto/limits.h"

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/proto/fixture.h"
 
 // A step of one item that appends rows over two runs, and one that only reads, as a frame's message.

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/codec.h"
 #include "proto/frame.h"
 #include "proto/stream_hello.h"

@@ -18,8 +18,8 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "proto/codec.h"
 #include "proto/frame.h"
 #include "tests/proto/fixture.h"

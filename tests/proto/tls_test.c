@@ -17,9 +17,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/tls_link.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "common/secure/tls_link.h"
 #include "proto/codec.h"
 #include "proto/stream_link.h"
 #include "tests/common/named.h"

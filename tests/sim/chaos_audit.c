@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/audit.h"
 

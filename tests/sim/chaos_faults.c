@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"

@@ -7,7 +7,7 @@
 
 #include "client/lib/internal.h"
 #include "client/lib/seals.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/session/layout.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"

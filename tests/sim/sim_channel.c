@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/stream_hello.h"
 #include "proto/transport.h"
 #include "tests/sim/sim.h"

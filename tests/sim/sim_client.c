@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "client/lib/internal.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/rows_sum.h"
 #include "proto/status.h"
 #include "tests/sim/sim.h"

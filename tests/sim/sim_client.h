@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/loop.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
 #include "proto/banyan.pb-c.h"
 #include "proto/rpc.h"
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/rows_sum.h"
 
 struct part { // of a read: rows of one chunk

@@ -4,7 +4,7 @@
 #ifndef TESTS_SIM_SIM_LINK_H
 #define TESTS_SIM_SIM_LINK_H
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "proto/transport.h"
 #include "tests/sim/sim_event.h"
 

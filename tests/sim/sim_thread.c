@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_event.h"
 #include "tests/sim/sim_worker.h"

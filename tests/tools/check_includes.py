@@ -13,6 +13,15 @@ import re
 import subprocess
 import sys
 
+COMMON = ("base", "memory", "hash", "tensor", "log", "loop", "secure", "metrics", "tracing", "http", "trail", "cli")
+
+
+def storeys(folder, base, names):
+    """Rooms of a folder, the lowest first: each may include those before it, and what its folder may."""
+    return {f"{folder}/{name}": base | {f"{folder}/{below}" for below in names[:place]}
+            for place, name in enumerate(names)}
+
+
 # What all rooms of the coordinator may include.
 CORE = {"common", "proto", "reduce/plan.h", "coordinator/core.h", "coordinator/events.h",
         "coordinator/machine.h", "coordinator/turn.h"}
@@ -33,6 +42,7 @@ def rooms(*names):
 # stands here has rules of its own.
 ALLOWED = {
     "common": set(),
+    **storeys("common", set(), COMMON),
     "proto": {"common"},
     "kernels": {"common"},
     "reduce": {"common", "proto", "kernels/partial.h"},

@@ -15,7 +15,7 @@ import check_includes
 HEAD = "// SPDX-License-Identifier: Apache-2.0\n"
 # What the trees include; each is clean by itself.
 BASE = [
-    "common/log.h", "proto/frame.h", "kernels/partial.h", "kernels/attention.h", "reduce/plan.h", "reduce/engine.h",
+    "common/base/status.h", "common/log/log.h", "proto/frame.h", "kernels/partial.h", "kernels/attention.h", "reduce/plan.h", "reduce/engine.h",
     "worker/store.h", "coordinator/http.h", "coordinator/core.h", "coordinator/machine.h",
     "coordinator/turn.h", "coordinator/store/store.h",
     "coordinator/cluster/plan.h", "coordinator/session/session.h", "coordinator/steps/item.h", "client/banyan.h", "tests/help.h", "bench/help.h", "examples/help.h",
@@ -48,25 +48,29 @@ class CheckIncludes(unittest.TestCase):
 
     def test_table(self):
         may = {
-            "common": "common/log.h",
-            "proto": "common/log.h proto/frame.h proto/banyan.pb-c.h",
-            "kernels": "common/log.h kernels/attention.h kernels/partial.h",
-            "reduce": "common/log.h proto/frame.h kernels/partial.h reduce/engine.h reduce/plan.h",
-            "coordinator": "common/log.h proto/frame.h reduce/plan.h coordinator/http.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "common": "common/base/status.h common/log/log.h",
+            "common/base": "common/base/status.h",
+            "common/memory": "common/base/status.h",
+            "common/log": "common/base/status.h common/log/log.h",
+            "common/cli": "common/base/status.h common/log/log.h",
+            "proto": "common/base/status.h common/log/log.h proto/frame.h proto/banyan.pb-c.h",
+            "kernels": "common/base/status.h common/log/log.h kernels/attention.h kernels/partial.h",
+            "reduce": "common/base/status.h common/log/log.h proto/frame.h kernels/partial.h reduce/engine.h reduce/plan.h",
+            "coordinator": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/http.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
                            "coordinator/store/store.h coordinator/cluster/plan.h coordinator/session/session.h "
                            "coordinator/steps/item.h proto/banyan.pb-c.h",
-            "coordinator/store": "common/log.h coordinator/store/store.h",
-            "coordinator/cluster": "common/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "coordinator/store": "common/base/status.h common/log/log.h coordinator/store/store.h",
+            "coordinator/cluster": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
                                    "coordinator/store/store.h coordinator/cluster/plan.h proto/banyan.pb-c.h",
-            "coordinator/session": "common/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "coordinator/session": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
                                    "coordinator/store/store.h coordinator/cluster/plan.h "
                                    "coordinator/session/session.h proto/banyan.pb-c.h",
-            "coordinator/steps": "common/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "coordinator/steps": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
                                  "coordinator/store/store.h coordinator/cluster/plan.h coordinator/session/session.h "
                                  "coordinator/steps/item.h proto/banyan.pb-c.h",
-            "worker": "common/log.h proto/frame.h kernels/attention.h kernels/partial.h reduce/engine.h reduce/plan.h "
+            "worker": "common/base/status.h common/log/log.h proto/frame.h kernels/attention.h kernels/partial.h reduce/engine.h reduce/plan.h "
                       "worker/store.h proto/banyan.pb-c.h",
-            "client": "common/log.h proto/frame.h client/banyan.h proto/banyan.pb-c.h",
+            "client": "common/base/status.h common/log/log.h proto/frame.h client/banyan.h proto/banyan.pb-c.h",
         }
         everything = BASE + ["proto/banyan.pb-c.h"]
         text = HEAD + "".join(f'#include "{target}"\n' for target in everything)
@@ -85,10 +89,10 @@ class CheckIncludes(unittest.TestCase):
 
     def test_paths(self):
         self.assert_forbidden("worker/x.c", '#include "store.h"', "from the root")
-        self.assert_forbidden("worker/x.c", '#include "../common/log.h"', "from the root")
+        self.assert_forbidden("worker/x.c", '#include "../common/log/log.h"', "from the root")
         self.assert_forbidden("worker/x.c", '#include "common/absent.h"', "does not exist")
-        self.assert_forbidden("tests/x.c", '#include "common/log.c"', "nobody includes .c files")
-        self.assert_forbidden("stray/x.c", '#include "common/log.h"', "stray")
+        self.assert_forbidden("tests/x.c", '#include "common/log/log.c"', "nobody includes .c files")
+        self.assert_forbidden("stray/x.c", '#include "common/log/log.h"', "stray")
 
     def test_protobuf_stays_out_of_kernels_and_engines(self):
         for folder in ("common", "kernels", "reduce"):

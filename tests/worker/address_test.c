@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 
 #define FAR "tcp://192.0.2.7:7412" // of no machine: RFC 5737
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/reference.h"
 #include "proto/limits.h"
 #include "proto/spec.h"

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 #include "worker/device.h"
 #include "worker/memory.h"
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/reference.h"
 #include "proto/status.h"
 #include "tests/common/named.h"

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/log/log.h"
 #include "proto/rpc.h"
 #include "proto/status.h"
 #include "worker/membership.h"

@@ -3,8 +3,8 @@
 // pages.
 #include "tests/worker/service.h"
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "proto/ticket.h"
 
 // ---- put ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@
 
 #include <stdlib.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "worker/memory.h"
 #include "worker/session.h"
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
+#include "common/memory/block.h"
 #include "proto/footprint.h"
 #include "tests/worker/store_fixture.h"
 #include "worker/arena.h"

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 #include "proto/ticket.h"
 
 static const struct proto_ticket sample = {.session = UINT64_C(0x1234567800000001),

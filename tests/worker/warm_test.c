@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/rpc.h"
 #include "proto/transport.h"
 #include "tests/worker/disk_fixture.h"

@@ -28,10 +28,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/buckets.h"
-#include "common/loop.h"
-#include "common/secret.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
+#include "common/metrics/buckets.h"
+#include "common/secure/secret.h"
 #include "proto/list.h"
 #include "worker/map.h"
 #include "worker/store.h"

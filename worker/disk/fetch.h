@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "worker/disk/thread.h"
 
 #define WORKER_FETCH_LANES                                                                                   \

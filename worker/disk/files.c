@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 // Files that are being written stay open: where a name may be is given by its hash, and of the few that may be there the
 // one that was used longest ago is closed.

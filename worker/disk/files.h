@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct worker_files; // a handle; a test's own kind begins with this
 

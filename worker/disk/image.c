@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "worker/disk/record.h"
 #include "worker/session.h"
 #include "worker/store.h"

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "worker/cold.h"
 #include "worker/disk/fetch.h"
 #include "worker/disk/state.h"

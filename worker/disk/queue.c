@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "worker/disk/thread.h"
 
 enum { NAME_BYTES = 72 };

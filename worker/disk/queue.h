@@ -17,9 +17,9 @@
 #ifndef WORKER_DISK_QUEUE_H
 #define WORKER_DISK_QUEUE_H
 
-#include "common/buckets.h"
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
+#include "common/metrics/buckets.h"
 #include "proto/list.h"
 #include "worker/disk/disk.h"
 #include "worker/disk/files.h"

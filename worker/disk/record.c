@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 #define MAGIC  UINT32_C(0x6b4e4142) // "BANk"
 #define SECTOR 512u

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "worker/disk/state.h"
 
 #define SLACK_BYTES (UINT64_C(64) << 10) // a log that is longer than this and four heads is rewritten
