@@ -5,7 +5,8 @@
 #include "proto/kv.h"
 #include "proto/spec.h"
 
-// As worker/arena.h has them; and at least what worker/chunk.h and worker/session.h count.
+// As worker/memory/arena.h has them; and at least what worker/store/chunk.h and worker/session/session.h
+// count.
 #define MAPPING      (UINT64_C(64) << 20)
 #define EXTENT       (UINT64_C(2) << 20)
 #define CHUNK_TABLES 512

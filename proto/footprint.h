@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a full chunk takes of a worker's memory: its K and V, and the worker's tables beside them. The
 // coordinator places by it, so that a worker is not promised more than it has; what it has taken a worker
-// counts itself (worker/store.h).
+// counts itself (worker/store/store.h).
 //
 //     worker's memory:  | slack | chunk | chunk | chunk | ... | free, for less than one chunk |
 //                                 K and V, padding, tables, its part of what a mapping's end leaves over

@@ -7,7 +7,7 @@
 #include "proto/codec.h"
 #include "proto/rpc.h"
 #include "tests/sim/sim_cluster.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 enum { SERVERS_MAX = 8, CALLS_MAX = 256, TENSOR_UNIT = 16, TENSORS_BYTES = 255 * TENSOR_UNIT };
 #define MEMORY (UINT64_C(4) << 20) // of each worker

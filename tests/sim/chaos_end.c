@@ -10,7 +10,7 @@
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static bool ended(struct op *op)
 {

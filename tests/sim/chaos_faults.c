@@ -13,8 +13,8 @@
 #include "coordinator/state.h"
 #include "proto/banyan.pb-c.h"
 #include "tests/sim/sim_memory.h"
-#include "worker/chunk.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
+#include "worker/store/chunk.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 

@@ -13,7 +13,7 @@
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/sync/repair.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 struct chaos chaos;
 

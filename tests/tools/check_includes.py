@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 COMMON = ("base", "memory", "hash", "tensor", "log", "loop", "secure", "metrics", "tracing", "http", "trail", "cli")
+WORKER = ("memory", "processors", "store", "session", "files", "disk", "core", "control", "steps", "rows", "daemon")
 
 
 def storeys(folder, base, names):
@@ -53,7 +54,8 @@ ALLOWED = {
     **rooms("store", "tenants", "cluster", "session", "sync", "check", "place", "rows", "sessions", "steps"),
     # Beside the rooms: it is told of calls and events, and asks nobody.
     "coordinator/trail": CORE | {"coordinator/store", "coordinator/tenants"},
-    "worker": {"common", "proto", "kernels", "reduce"},
+    "worker": set(),
+    **storeys("worker", {"common", "proto", "kernels", "reduce"}, WORKER),
     "client": {"common", "proto"},
     # Its products. What is in none of these rooms (banyan.h) includes the system alone.
     "client/lib": {"common", "proto", "client/banyan.h"},

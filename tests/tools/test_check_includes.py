@@ -16,7 +16,7 @@ HEAD = "// SPDX-License-Identifier: Apache-2.0\n"
 # What the trees include; each is clean by itself.
 BASE = [
     "common/base/status.h", "common/log/log.h", "proto/frame.h", "kernels/partial.h", "kernels/attention.h", "reduce/plan.h", "reduce/engine.h",
-    "worker/store.h", "coordinator/http.h", "coordinator/core.h", "coordinator/machine.h",
+    "worker/store/store.h", "worker/session/session.h", "coordinator/http.h", "coordinator/core.h", "coordinator/machine.h",
     "coordinator/turn.h", "coordinator/store/store.h",
     "coordinator/cluster/plan.h", "coordinator/session/session.h", "coordinator/steps/item.h", "client/banyan.h", "tests/help.h", "bench/help.h", "examples/help.h",
     "research/help.h",
@@ -68,8 +68,11 @@ class CheckIncludes(unittest.TestCase):
             "coordinator/steps": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
                                  "coordinator/store/store.h coordinator/cluster/plan.h coordinator/session/session.h "
                                  "coordinator/steps/item.h proto/banyan.pb-c.h",
-            "worker": "common/base/status.h common/log/log.h proto/frame.h kernels/attention.h kernels/partial.h reduce/engine.h reduce/plan.h "
-                      "worker/store.h proto/banyan.pb-c.h",
+            "worker": "worker/store/store.h worker/session/session.h",
+            "worker/store": "common/base/status.h common/log/log.h proto/frame.h kernels/attention.h kernels/partial.h reduce/engine.h "
+                            "reduce/plan.h worker/store/store.h proto/banyan.pb-c.h",
+            "worker/session": "common/base/status.h common/log/log.h proto/frame.h kernels/attention.h kernels/partial.h reduce/engine.h "
+                              "reduce/plan.h worker/store/store.h worker/session/session.h proto/banyan.pb-c.h",
             "client": "common/base/status.h common/log/log.h proto/frame.h client/banyan.h proto/banyan.pb-c.h",
         }
         everything = BASE + ["proto/banyan.pb-c.h"]
@@ -83,14 +86,14 @@ class CheckIncludes(unittest.TestCase):
 
     def test_every_kind_of_file_and_line(self):
         for name in ("kernels/x.h", "kernels/cuda/deep/x.cu", "kernels/x.cuh"):
-            self.assert_forbidden(name, '#include "worker/store.h"', "kernels may include only common")
-        for line in ("#include <worker/store.h>", '  #  include "worker/store.h" // why', '#include\t"worker/store.h"'):
-            self.assert_forbidden("kernels/x.c", line, "worker/store.h")
+            self.assert_forbidden(name, '#include "worker/store/store.h"', "kernels may include only common")
+        for line in ("#include <worker/store/store.h>", '  #  include "worker/store/store.h" // why', '#include\t"worker/store/store.h"'):
+            self.assert_forbidden("kernels/x.c", line, "worker/store/store.h")
 
     def test_paths(self):
         self.assert_forbidden("worker/x.c", '#include "store.h"', "from the root")
-        self.assert_forbidden("worker/x.c", '#include "../common/log/log.h"', "from the root")
-        self.assert_forbidden("worker/x.c", '#include "common/absent.h"', "does not exist")
+        self.assert_forbidden("worker/store/x.c", '#include "../common/log/log.h"', "from the root")
+        self.assert_forbidden("worker/store/x.c", '#include "common/absent.h"', "does not exist")
         self.assert_forbidden("tests/x.c", '#include "common/log/log.c"', "nobody includes .c files")
         self.assert_forbidden("stray/x.c", '#include "common/log/log.h"', "stray")
 
@@ -129,7 +132,7 @@ class CheckIncludes(unittest.TestCase):
             self.assertEqual(subprocess.run(command, check=False).returncode, 0)
 
     def test_every_offence_is_printed(self):
-        status, out = check({"kernels/x.c": '#include "worker/store.h"\n#include "client/banyan.h"\n'})
+        status, out = check({"kernels/x.c": '#include "worker/store/store.h"\n#include "client/banyan.h"\n'})
         self.assertEqual((status, out.count("\n")), (1, 3))
 
 

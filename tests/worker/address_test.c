@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a worker listens when it is not told, what it refuses, and --advertise.
-#include "worker/address.h"
+#include "worker/daemon/address.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

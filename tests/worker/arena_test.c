@@ -13,7 +13,7 @@
 
 #include "common/base/clock.h"
 #include "common/hash/hash.h"
-#include "worker/pages.h"
+#include "worker/memory/pages.h"
 
 #define MIB (UINT64_C(1) << 20)
 

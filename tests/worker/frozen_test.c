@@ -12,9 +12,9 @@
 #include <string.h>
 
 #include "common/hash/hash.h"
-#include "worker/frozen.h"
-#include "worker/memory.h"
-#include "worker/store.h"
+#include "worker/memory/memory.h"
+#include "worker/session/frozen.h"
+#include "worker/store/store.h"
 
 enum { LAYERS = 3, ROWS = 96, MEMORY = 16 << 20, DEPTH = 64 };
 

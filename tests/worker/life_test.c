@@ -11,7 +11,7 @@
 
 #include "common/base/clock.h"
 #include "tests/worker/fixture.h"
-#include "worker/team.h"
+#include "worker/processors/team.h"
 
 static const struct chunk_place chunk = {100, 0};
 

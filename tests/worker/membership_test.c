@@ -16,7 +16,7 @@
 #include "common/log/log.h"
 #include "proto/rpc.h"
 #include "proto/status.h"
-#include "worker/membership.h"
+#include "worker/core/membership.h"
 
 static bool random_fails;
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/hash/hash.h"
-#include "worker/memory.h"
+#include "worker/memory/memory.h"
 
 struct worker_shape *shape;
 static uint32_t kv_type;

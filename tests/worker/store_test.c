@@ -9,9 +9,9 @@
 #include "common/memory/block.h"
 #include "proto/footprint.h"
 #include "tests/worker/store_fixture.h"
-#include "worker/arena.h"
-#include "worker/memory.h"
-#include "worker/shape.h"
+#include "worker/memory/arena.h"
+#include "worker/memory/memory.h"
+#include "worker/store/shape.h"
 
 static void memory_comes_page_by_page(void **state)
 {

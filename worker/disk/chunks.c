@@ -10,9 +10,9 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/log/log.h"
-#include "worker/chunk.h"
-#include "worker/cold.h"
 #include "worker/disk/state.h"
+#include "worker/store/chunk.h"
+#include "worker/store/cold.h"
 
 #define SLACK_BYTES (UINT64_C(1) << 20) // a log that is longer than this and twice its rows is rewritten
 

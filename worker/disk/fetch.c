@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "common/base/clock.h"
-#include "worker/cold.h"
 #include "worker/disk/state.h"
+#include "worker/store/cold.h"
 
 struct worker_lane {
     struct worker_disk_thread *thread;

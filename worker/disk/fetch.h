@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "common/loop/loop.h"
-#include "worker/disk/thread.h"
+#include "worker/files/thread.h"
 
 #define WORKER_FETCH_LANES                                                                                   \
     4u // threads: more than an NVMe disk or a RAID needs for its rate with parts of 1 MiB

@@ -10,9 +10,9 @@
 
 #include "common/base/clock.h"
 #include "common/log/log.h"
-#include "worker/cold.h"
 #include "worker/disk/fetch.h"
 #include "worker/disk/state.h"
+#include "worker/store/cold.h"
 
 struct reference { // a session names a chunk
     uint64_t chunk;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "worker/disk/thread.h"
+#include "worker/files/thread.h"
 
 enum { NAME_BYTES = 72 };
 

@@ -22,7 +22,7 @@
 #include "common/metrics/buckets.h"
 #include "proto/list.h"
 #include "worker/disk/disk.h"
-#include "worker/disk/files.h"
+#include "worker/files/files.h"
 
 #define WORKER_QUEUE_SLOW_NS (2 * COMMON_NS_PER_MS) // an SSD syncs in less
 

@@ -5,11 +5,11 @@
 
 #include "proto/rows_sum.h"
 #include "proto/spec.h"
-#include "worker/chunk.h"
-#include "worker/cold.h"
 #include "worker/disk/fetch.h"
 #include "worker/disk/queue.h"
 #include "worker/disk/state.h"
+#include "worker/store/chunk.h"
+#include "worker/store/cold.h"
 
 struct worker_reread {
     struct worker_lane *lane;

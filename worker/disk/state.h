@@ -3,14 +3,14 @@
 #ifndef WORKER_DISK_STATE_H
 #define WORKER_DISK_STATE_H
 
-#include "worker/backing.h"
 #include "worker/disk/disk.h"
-#include "worker/disk/files.h"
-#include "worker/disk/image.h"
 #include "worker/disk/queue.h"
-#include "worker/disk/record.h"
-#include "worker/disk/thread.h"
-#include "worker/session.h"
+#include "worker/files/files.h"
+#include "worker/files/image.h"
+#include "worker/files/record.h"
+#include "worker/files/thread.h"
+#include "worker/session/session.h"
+#include "worker/store/backing.h"
 
 struct worker_ids { // a list
     uint64_t *ids;

@@ -9,9 +9,9 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/log/log.h"
-#include "worker/cold.h"
 #include "worker/disk/fetch.h"
 #include "worker/disk/state.h"
+#include "worker/store/cold.h"
 
 #define TICK_NS      (1 * COMMON_NS_PER_S)
 #define JOB_NS       (20 * COMMON_NS_PER_MS) // the same while a job is under way

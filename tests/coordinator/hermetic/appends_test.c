@@ -2,7 +2,7 @@
 // What becomes of an append that fails. When its error is definite it never comes back, whatever restarts. When the
 // error says UNCONFIRMED it is there as a whole or not at all, and the same append again settles which.
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static void refused(struct sim_call *append, enum common_code code)
 {

@@ -3,7 +3,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/steps/frame.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 // The plan that all sessions of a test share, and its members as processes.
 static struct coordinator_plan *plan_of(const struct sim_cluster *cluster)

@@ -2,7 +2,7 @@
 // Items: steps that wait, are placed, queued, flown, tried again, ended.
 #include "coordinator/steps/lane.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 // The tree's edge breaks under a step: the workers stay ACTIVE, and the step goes again.
 static void an_append_outlives_a_broken_edge(void **state)

@@ -22,7 +22,7 @@
 #include "coordinator/session/layout.h"
 #include "tests/common/sanitized.h"
 #include "tests/coordinator/hermetic/moments.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 enum { MOMENTS_MAX = 2000 };
 

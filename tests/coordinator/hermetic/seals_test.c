@@ -6,7 +6,7 @@
 
 #include "coordinator/cluster/membership.h"
 #include "proto/rpc.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 #define SECOND COMMON_NS_PER_S
 
