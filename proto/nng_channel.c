@@ -492,7 +492,7 @@ static void on_watch(void *arg)
 {
     struct nng_channel *s = arg;
     s->watching = false;
-    if (proto_list_empty(&s->channel->sent))
+    if (common_list_empty(&s->channel->sent))
         return;
     if (!atomic_load(&s->met) || standing(s))
         s->lost_ns = 0;

@@ -101,9 +101,9 @@ void proto_channel_unref(struct proto_channel *channel)
         return;
     common_tls_unref(channel->tls);
     common_handle_table_free(channel->handles);
-    while (!proto_list_empty(&channel->idle)) {
-        struct proto_pending *call = proto_list_entry(channel->idle.next, struct proto_pending, link);
-        proto_list_remove(&call->link);
+    while (!common_list_empty(&channel->idle)) {
+        struct proto_pending *call = common_list_entry(channel->idle.next, struct proto_pending, link);
+        common_list_remove(&call->link);
         free(call);
     }
     free(channel->heap);
@@ -184,9 +184,9 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
     channel->failed_fn = options->failed;
     channel->state_arg = options->state_arg;
     channel->armed_ns = UINT64_MAX;
-    proto_list_init(&channel->waiting);
-    proto_list_init(&channel->sent);
-    proto_list_init(&channel->idle);
+    common_list_init(&channel->waiting);
+    common_list_init(&channel->sent);
+    common_list_init(&channel->idle);
     channel->handles = common_handle_table_new(channel->calls_max, 1);
     code = COMMON_RESOURCE_EXHAUSTED;
     if (!channel->handles || common_timer_new(loop, on_deadlines, channel, &channel->timer) != COMMON_OK) {
@@ -273,7 +273,7 @@ static void call_finish(struct proto_channel *channel, struct proto_pending *cal
 {
     common_handle_remove(channel->handles, call->id);
     heap_remove(channel, call);
-    proto_list_remove(&call->link);
+    common_list_remove(&call->link);
     if (call->state == PROTO_CALL_SENT)
         channel->ops->forget(channel, call, tell);
     proto_gather_free(call->kept);
@@ -282,7 +282,7 @@ static void call_finish(struct proto_channel *channel, struct proto_pending *cal
     void *arg = call->arg;
     if (channel->n_idle < IDLE_MAX) {
         channel->n_idle++;
-        proto_list_push(&channel->idle, &call->link);
+        common_list_push(&channel->idle, &call->link);
     } else {
         free(call);
     }
@@ -303,16 +303,16 @@ void proto_channel_fail_call(struct proto_channel *channel, uint64_t id, enum co
         call_fail(channel, call, code, text, false);
 }
 
-static void fail_list(struct proto_channel *channel, struct proto_list *from, enum common_code code,
+static void fail_list(struct proto_channel *channel, struct common_list *from, enum common_code code,
                       const char *text)
 {
-    struct proto_list doomed; // what callbacks add meanwhile is spared
+    struct common_list doomed; // what callbacks add meanwhile is spared
     char copy[COMMON_ERROR_BYTES];
     snprintf(copy, sizeof copy, "%s", text);
     proto_channel_ref(channel);
-    proto_list_move(from, &doomed);
-    while (!proto_list_empty(&doomed))
-        call_fail(channel, proto_list_entry(doomed.next, struct proto_pending, link), code, copy, false);
+    common_list_move(from, &doomed);
+    while (!common_list_empty(&doomed))
+        call_fail(channel, common_list_entry(doomed.next, struct proto_pending, link), code, copy, false);
     proto_channel_unref(channel);
 }
 
@@ -381,9 +381,9 @@ void proto_channel_close(struct proto_channel *channel)
 static struct proto_pending *call_take(struct proto_channel *channel)
 {
     struct proto_pending *call;
-    if (!proto_list_empty(&channel->idle)) {
-        call = proto_list_entry(channel->idle.next, struct proto_pending, link);
-        proto_list_remove(&call->link);
+    if (!common_list_empty(&channel->idle)) {
+        call = common_list_entry(channel->idle.next, struct proto_pending, link);
+        common_list_remove(&call->link);
         channel->n_idle--;
     } else {
         call = malloc(sizeof *call);
@@ -391,14 +391,14 @@ static struct proto_pending *call_take(struct proto_channel *channel)
             return NULL;
     }
     *call = (struct proto_pending){0};
-    proto_list_init(&call->link);
+    common_list_init(&call->link);
     return call;
 }
 
 static void call_give_back(struct proto_channel *channel, struct proto_pending *call)
 {
     channel->n_idle++;
-    proto_list_push(&channel->idle, &call->link);
+    common_list_push(&channel->idle, &call->link);
 }
 
 enum common_code proto_channel_call(struct proto_channel *channel, const struct proto_call *call,
@@ -442,7 +442,7 @@ enum common_code proto_channel_call(struct proto_channel *channel, const struct 
     code = proto_frame_encode(&channel->scratch, &outgoing, channel->send_max, &gather, err);
     if (code != COMMON_OK)
         goto remove_handle;
-    bool ready = left > 0 && proto_list_empty(&channel->waiting) && channel->ops->ready(channel);
+    bool ready = left > 0 && common_list_empty(&channel->waiting) && channel->ops->ready(channel);
     if (!heap_add(channel, pending) || (!ready && !(pending->kept = proto_gather_keep(&gather)))) {
         code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a call");
         goto remove_heap;
@@ -453,7 +453,7 @@ enum common_code proto_channel_call(struct proto_channel *channel, const struct 
             goto remove_heap;
     }
     call_move(pending, ready ? PROTO_CALL_SENT : PROTO_CALL_WAITING);
-    proto_list_push(ready ? &channel->sent : &channel->waiting, &pending->link);
+    common_list_push(ready ? &channel->sent : &channel->waiting, &pending->link);
     arm_deadlines(channel);
     if (ready)
         proto_keepalive_watch(channel);
@@ -474,16 +474,16 @@ give:
 void proto_channel_drain(struct proto_channel *channel)
 {
     proto_channel_ref(channel);
-    while (!channel->closing && !proto_list_empty(&channel->waiting) && channel->ops->ready(channel)) {
-        struct proto_pending *call = proto_list_entry(channel->waiting.next, struct proto_pending, link);
+    while (!channel->closing && !common_list_empty(&channel->waiting) && channel->ops->ready(channel)) {
+        struct proto_pending *call = common_list_entry(channel->waiting.next, struct proto_pending, link);
         uint64_t left = common_clock_left(call->deadline_ns);
         struct common_error err;
-        proto_list_remove(&call->link);
+        common_list_remove(&call->link);
         proto_gather_set_remaining(call->kept, left ? left : 1);
         enum common_code code = channel->ops->send(channel, call, call->kept, &err);
         if (code == COMMON_OK) {
             call_move(call, PROTO_CALL_SENT);
-            proto_list_push(&channel->sent, &call->link);
+            common_list_push(&channel->sent, &call->link);
             proto_gather_free(call->kept); // the transport has copied what it still needs of it
             call->kept = NULL;
             proto_keepalive_watch(channel);

@@ -76,7 +76,7 @@ static void on_time(void *arg)
     struct proto_channel *channel = arg;
     uint64_t now = common_clock_ns(), quiet = channel->quiet_ns;
     struct proto_signs signs;
-    channel->watching = !proto_list_empty(&channel->sent) && channel->ops->connected(channel);
+    channel->watching = !common_list_empty(&channel->sent) && channel->ops->connected(channel);
     if (!channel->watching)
         return;
     if (now > channel->look_ns + quiet / 2) { // we were away

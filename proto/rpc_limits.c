@@ -89,8 +89,8 @@ void proto_server_limits(const struct proto_server *server, struct proto_limit_u
     const struct proto_lane *clients = &server->lanes[PROTO_LANE_CLIENTS],
                             *daemons = &server->lanes[PROTO_LANE_DAEMONS];
     uint64_t most_requests = 0, most_bytes = 0;
-    for (const struct proto_list *at = server->callers.next; at != &server->callers; at = at->next) {
-        const struct proto_caller *caller = proto_list_entry(at, struct proto_caller, link);
+    for (const struct common_list *at = server->callers.next; at != &server->callers; at = at->next) {
+        const struct proto_caller *caller = common_list_entry(at, struct proto_caller, link);
         most_requests = caller->requests > most_requests ? caller->requests : most_requests;
         most_bytes = caller->bytes > most_bytes ? caller->bytes : most_bytes;
     }
@@ -115,12 +115,12 @@ void proto_server_limits(const struct proto_server *server, struct proto_limit_u
 void proto_caller_init(struct proto_caller *caller)
 {
     *caller = (struct proto_caller){.io = NULL};
-    proto_list_init(&caller->link);
+    common_list_init(&caller->link);
 }
 
 void proto_caller_known(struct proto_server *server, struct proto_caller *caller)
 {
-    proto_list_push(&server->callers, &caller->link);
+    common_list_push(&server->callers, &caller->link);
     if (!caller->io)
         return;
     caller->io->unread = &server->unread;
@@ -143,7 +143,7 @@ void proto_caller_gone(struct proto_server *server, struct proto_caller *caller)
         server->leaves(server->arg, caller->entered_as);
     caller->entered = false;
     caller->io = NULL;
-    proto_list_remove(&caller->link);
+    common_list_remove(&caller->link);
 }
 
 bool proto_caller_full(struct proto_server *server, struct proto_caller *caller)
@@ -159,7 +159,7 @@ bool proto_caller_full(struct proto_server *server, struct proto_caller *caller)
 // A client with a single answer that reads it is not slow.
 static bool is_slow(const struct proto_link *io, uint64_t now_ns)
 {
-    bool several = !proto_list_empty(&io->outs) && io->outs.next->next != &io->outs;
+    bool several = !common_list_empty(&io->outs) && io->outs.next->next != &io->outs;
     return several || (io->out_bytes > 0 && now_ns - io->wrote_ns > SLOW_NS);
 }
 
@@ -170,8 +170,8 @@ void proto_callers_relieve(struct proto_server *server)
     while (unread > server->bytes_max / 2) {
         struct proto_caller *slowest = NULL;
         unread = 0; // of links that have not failed yet: what those have goes with them
-        for (struct proto_list *at = server->callers.next; at != &server->callers; at = at->next) {
-            struct proto_caller *caller = proto_list_entry(at, struct proto_caller, link);
+        for (struct common_list *at = server->callers.next; at != &server->callers; at = at->next) {
+            struct proto_caller *caller = common_list_entry(at, struct proto_caller, link);
             if (!caller->io || !proto_link_works(caller->io))
                 continue;
             unread += caller->io->out_bytes;

@@ -97,10 +97,10 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
     server->refusing = options->refusing;
     server->answered = options->answered;
     server->link_closed = options->link_closed;
-    proto_list_init(&server->links);
-    proto_list_init(&server->callers);
+    common_list_init(&server->links);
+    common_list_init(&server->callers);
     for (int i = 0; i < 2; i++)
-        proto_list_init(&server->strangers[i]);
+        common_list_init(&server->strangers[i]);
     enum common_code code;
     for (const struct proto_method *method = options->methods; method && method->method; method++) {
         if (!proto_codec_method(method->method)) {
@@ -311,7 +311,7 @@ struct proto_request *proto_request_new(struct proto_server *server, struct prot
         .arrived_ns = common_clock_ns(),
         .bytes = proto_message_bytes(message),
     };
-    proto_list_init(&request->link);
+    common_list_init(&request->link);
     uint64_t left = message->header->remaining_ns;
     request->deadline_ns =
         left < UINT64_MAX - request->arrived_ns ? request->arrived_ns + left : UINT64_MAX - 1;

@@ -87,7 +87,7 @@ static void out_free(struct proto_link *link, struct proto_link_out *out)
 {
     proto_done_fn sent = out->sent;
     void *sent_arg = out->sent_arg;
-    proto_list_remove(&out->link);
+    common_list_remove(&out->link);
     out_count(link, 0, out->left);
     if (out->owner)
         *out->owner = NULL;
@@ -131,7 +131,7 @@ static bool write_some(struct proto_link *link, struct iovec *iov, size_t n, siz
 // What of it waits for the socket, if it can be written at all.
 static void await_writable(struct proto_link *link)
 {
-    bool waits = proto_io_unsent(&link->io) || (!proto_list_empty(&link->outs) && !link->io.shaking);
+    bool waits = proto_io_unsent(&link->io) || (!common_list_empty(&link->outs) && !link->io.shaking);
     if (!proto_link_works(link))
         return;
     if (!waits) {
@@ -164,8 +164,8 @@ static void on_writable(evutil_socket_t fd, short what, void *arg)
     struct proto_link *link = arg;
     link->refs++;
     bool flows = flush(link);
-    while (flows && !link->io.shaking && !proto_list_empty(&link->outs) && proto_link_works(link)) {
-        struct proto_link_out *out = proto_list_entry(link->outs.next, struct proto_link_out, link);
+    while (flows && !link->io.shaking && !common_list_empty(&link->outs) && proto_link_works(link)) {
+        struct proto_link_out *out = common_list_entry(link->outs.next, struct proto_link_out, link);
         size_t before = out->left;
         bool alive = write_some(link, out->gather->iov, out->gather->n, &out->next, &out->left);
         out_count(link, 0, before - out->left);
@@ -193,7 +193,7 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
             sent(sent_arg);
         return true; // it goes where the link goes
     }
-    bool first = proto_list_empty(&link->outs);
+    bool first = common_list_empty(&link->outs);
     if (first && !write_some(link, gather->iov, gather->n, &next, &left)) {
         if (sent)
             sent(sent_arg);
@@ -239,7 +239,7 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
     if (owner)
         *owner = out;
     out_count(link, left, 0);
-    proto_list_push(&link->outs, &out->link);
+    common_list_push(&link->outs, &out->link);
     if (first)
         await_writable(link);
     return true;
@@ -250,7 +250,7 @@ bool proto_link_out_detach(struct proto_link *link, struct proto_link_out *out)
     out->owner = NULL;
     if (!out->started) {
         out_free(link, out);
-        if (proto_list_empty(&link->outs))
+        if (common_list_empty(&link->outs))
             await_writable(link);
         return false;
     }
@@ -601,7 +601,7 @@ static bool half_read(const struct proto_link *link)
 bool proto_link_stalls(const struct proto_link *link, uint64_t since_ns)
 {
     return (half_read(link) && link->state != PROTO_LINK_PAUSED && link->read_ns < since_ns) ||
-           ((!proto_list_empty(&link->outs) || proto_io_unsent(&link->io)) && link->wrote_ns < since_ns);
+           ((!common_list_empty(&link->outs) || proto_io_unsent(&link->io)) && link->wrote_ns < since_ns);
 }
 
 bool proto_link_owes_a_note(struct proto_link *link, bool owed, uint64_t since_ns)
@@ -649,7 +649,7 @@ struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct
     link->header_max = PROTO_LINK_HELLO_BUFFER / 2;
     link->payload_max = 0;
     link->read_ns = link->wrote_ns = common_clock_ns();
-    proto_list_init(&link->outs);
+    common_list_init(&link->outs);
     event_assign(&link->read_event, base, fd, EV_READ | EV_PERSIST, on_readable, link);
     event_assign(&link->write_event, base, fd, EV_WRITE | EV_PERSIST, on_writable, link);
     event_assign(&link->kick_event, base, -1, 0, on_kick, link);
@@ -702,8 +702,8 @@ void proto_link_close(struct proto_link *link)
     event_del(&link->write_event);
     event_del(&link->kick_event);
     proto_io_close(&link->io);
-    while (!proto_list_empty(&link->outs))
-        out_free(link, proto_list_entry(link->outs.next, struct proto_link_out, link));
+    while (!common_list_empty(&link->outs))
+        out_free(link, common_list_entry(link->outs.next, struct proto_link_out, link));
     common_blob_unref(link->in);
     common_blob_unref(big_end(link));
     link->in = NULL;

@@ -24,11 +24,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/list.h"
 #include "common/loop/loop.h"
 #include "common/memory/blob.h"
 #include "proto/frame.h"
 #include "proto/link_io.h"
-#include "proto/list.h"
 #include "proto/rpc.h"
 
 #define PROTO_LINK_BUFFER       (64 * 1024)
@@ -63,7 +63,7 @@ struct proto_link_ops {
 
 // A frame that waits for the socket.
 struct proto_link_out {
-    struct proto_list link;
+    struct common_list link;
     struct proto_gather *gather; // kept; what is written is cut off
     size_t next;                 // first iovec not written
     size_t left;                 // bytes
@@ -88,7 +88,7 @@ struct proto_link {
     char failed_text[COMMON_ERROR_BYTES];
     struct event read_event, write_event, kick_event;
     // reading
-    uint64_t reader; // owner of what comes in (common/memory/block.h): a number of its own until proto_link_trust
+    uint64_t reader; // owner of what comes in (common's block.h): a number of its own until proto_link_trust
     struct common_blob *in;
     size_t in_start, in_end;
     bool large;              // the last frame was above the buffer, and the next one may be
@@ -101,7 +101,7 @@ struct proto_link {
     uint64_t payload_max;
     uint64_t read_ns; // when bytes last came, for frames that stall
     // writing
-    struct proto_list outs;
+    struct common_list outs;
     size_t out_bytes;
     size_t *unread;    // NULL, or where the out_bytes of several links are summed
     uint64_t wrote_ns; // when bytes last went, for readers that stall

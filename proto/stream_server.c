@@ -42,8 +42,8 @@ enum { SILENT, GREETED };
 enum link_state { LINK_HELLO, LINK_PROOF, LINK_READY, LINK_REFUSED, LINK_CLOSED };
 
 struct server_link {
-    struct proto_list link;     // in server->links
-    struct proto_list stranger; // in server->strangers, until it is READY
+    struct common_list link;     // in server->links
+    struct common_list stranger; // in server->strangers, until it is READY
     struct proto_server *server;
     struct proto_link *io; // NULL: CLOSED
     struct proto_caller caller;
@@ -53,7 +53,7 @@ struct server_link {
     uint32_t role;
     bool sums; // its frames carry checksums
     struct proto_hello hello;
-    struct proto_list requests;
+    struct common_list requests;
     struct proto_request **buckets; // requests by id
     uint32_t n_buckets, n_requests;
     char address[80];
@@ -78,9 +78,9 @@ static void count_stranger(struct server_link *link, enum link_state state, int 
     int kind = state == LINK_HELLO ? SILENT : GREETED;
     server->n_strangers += (uint32_t)by;
     server->n_stream_strangers[kind] += (uint32_t)by;
-    proto_list_remove(&link->stranger);
+    common_list_remove(&link->stranger);
     if (by > 0)
-        proto_list_push(&server->strangers[kind], &link->stranger);
+        common_list_push(&server->strangers[kind], &link->stranger);
 }
 
 static struct proto_lane *lane_of(const struct server_link *link)
@@ -127,14 +127,14 @@ static void server_link_close(struct server_link *link)
     link->io = NULL;
     proto_caller_gone(server, &link->caller);
     link_move(link, LINK_CLOSED);
-    proto_list_remove(&link->link);
+    common_list_remove(&link->link);
     server->n_links--;
     proto_link_close(io);
-    struct proto_list gone;
-    proto_list_move(&link->requests, &gone);
-    while (!proto_list_empty(&gone)) {
-        struct proto_request *request = proto_list_entry(gone.next, struct proto_request, link);
-        proto_list_remove(&request->link);
+    struct common_list gone;
+    common_list_move(&link->requests, &gone);
+    while (!common_list_empty(&gone)) {
+        struct proto_request *request = common_list_entry(gone.next, struct proto_request, link);
+        common_list_remove(&request->link);
         proto_request_cancel(request);
     }
     if (was_ready && server->link_closed && !server->closed)
@@ -180,7 +180,7 @@ static bool request_insert(struct server_link *link, struct proto_request *reque
     request->hash_next = *at;
     *at = request;
     link->n_requests++;
-    proto_list_push(&link->requests, &request->link);
+    common_list_push(&link->requests, &request->link);
     return true;
 }
 
@@ -193,7 +193,7 @@ static void request_take_out(struct server_link *link, struct proto_request *req
         return; // it was never entered
     *at = request->hash_next;
     link->n_requests--;
-    proto_list_remove(&request->link);
+    common_list_remove(&request->link);
 }
 
 static bool may_read(void *owner);
@@ -514,9 +514,9 @@ static const struct proto_link_ops link_ops = {
 
 void proto_stream_resume(struct proto_server *server)
 {
-    for (struct proto_list *at = server->links.next; at != &server->links; at = at->next)
+    for (struct common_list *at = server->links.next; at != &server->links; at = at->next)
         proto_link_resume(
-            proto_list_entry(at, struct server_link, link)->io); // only marks: nothing runs here
+            common_list_entry(at, struct server_link, link)->io); // only marks: nothing runs here
 }
 
 // "I am here": an answer that answers nothing. A peer that does not expect it drops it as a late one. Without
@@ -537,8 +537,8 @@ void proto_stream_tick(struct proto_server *server)
 {
     uint64_t now = common_clock_ns(), stall = now > STALL_NS ? now - STALL_NS : 0, before = server->ticked_ns;
     server->ticked_ns = now;
-    for (struct proto_list *at = server->links.next; at != &server->links; at = at->next) {
-        struct server_link *link = proto_list_entry(at, struct server_link, link);
+    for (struct common_list *at = server->links.next; at != &server->links; at = at->next) {
+        struct server_link *link = common_list_entry(at, struct server_link, link);
         if (link->state == LINK_REFUSED)
             proto_link_fail(link->io, COMMON_UNAVAILABLE, "refused");
         else if (link->state != LINK_READY && now - link->since_ns > PROTO_HELLO_NS)
@@ -555,8 +555,8 @@ void proto_stream_tick(struct proto_server *server)
 
 void proto_stream_evict(struct proto_server *server, uint64_t token)
 {
-    for (struct proto_list *at = server->links.next; at != &server->links; at = at->next) {
-        struct server_link *link = proto_list_entry(at, struct server_link, link);
+    for (struct common_list *at = server->links.next; at != &server->links; at = at->next) {
+        struct server_link *link = common_list_entry(at, struct server_link, link);
         if (link->caller.identity.token == token)
             proto_link_fail(link->io, COMMON_UNAVAILABLE,
                             "its token is no longer valid"); // in another turn
@@ -568,9 +568,9 @@ void proto_stream_evict(struct proto_server *server, uint64_t token)
 static bool crowd_out_stranger(struct proto_server *server)
 {
     int kind = server->n_stream_strangers[SILENT] >= server->n_stream_strangers[GREETED] ? SILENT : GREETED;
-    if (proto_list_empty(&server->strangers[kind]))
+    if (common_list_empty(&server->strangers[kind]))
         return false;
-    struct server_link *link = proto_list_entry(server->strangers[kind].next, struct server_link, stranger);
+    struct server_link *link = common_list_entry(server->strangers[kind].next, struct server_link, stranger);
     char why[PROTO_LIMIT_TEXT];
     proto_limit_reached(server, PROTO_LIMIT_STRANGERS, why);
     proto_server_refused(server, link->peer, why);
@@ -622,15 +622,15 @@ static void on_accepted(void *owner, int fd, const struct sockaddr *address)
     link->since_ns = common_clock_ns();
     snprintf(link->address, sizeof link->address, "%s", text);
     snprintf(link->peer, sizeof link->peer, "%s", text);
-    proto_list_init(&link->requests);
-    proto_list_init(&link->stranger);
+    common_list_init(&link->requests);
+    common_list_init(&link->stranger);
     proto_caller_init(&link->caller);
     link->caller.io = io;
     link->caller.id = link->id;
     link->caller.fail = proto_link_fail;
     link->caller.names_worker = names_worker;
     count_stranger(link, LINK_HELLO, 1);
-    proto_list_push(&server->links, &link->link);
+    common_list_push(&server->links, &link->link);
     server->n_links++;
     proto_server_ref(server);
 }
@@ -666,8 +666,8 @@ static void stream_close(struct proto_listener *listener)
     proto_acceptor_close(stream->acceptor);
     free(stream);
     listener->state = NULL;
-    while (!proto_list_empty(&server->links))
-        server_link_close(proto_list_entry(server->links.next, struct server_link, link));
+    while (!common_list_empty(&server->links))
+        server_link_close(common_list_entry(server->links.next, struct server_link, link));
 }
 
 const struct proto_server_ops proto_stream_server_ops = {

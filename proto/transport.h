@@ -10,12 +10,12 @@
 #include <stdint.h>
 
 #include "common/base/handle.h"
+#include "common/base/list.h"
 #include "common/loop/loop.h"
 #include "common/secure/secret.h"
 #include "proto/codec.h"
 #include "proto/endpoint.h"
 #include "proto/frame.h"
-#include "proto/list.h"
 #include "proto/rpc.h"
 
 // ---- calling --------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ enum proto_pending_state { PROTO_CALL_NEW, PROTO_CALL_WAITING, PROTO_CALL_SENT, 
 struct proto_link_out;
 
 struct proto_pending {
-    struct proto_list link; // in channel->waiting or channel->sent
+    struct common_list link; // in channel->waiting or channel->sent
     uint64_t id, deadline_ns;
     uint32_t method, heap_at; // place in the deadline heap
     enum proto_pending_state state;
@@ -99,7 +99,7 @@ struct proto_channel {
         [COMMON_ERROR_BYTES]; // why there is no link, for calls that wait for one; "": there is, or unknown
     // calls
     struct common_handle_table *handles;
-    struct proto_list waiting, sent;
+    struct common_list waiting, sent;
     struct proto_pending **heap; // by deadline
     uint32_t n_heap, heap_cap;
     struct common_timer *timer;
@@ -110,7 +110,7 @@ struct proto_channel {
     uint64_t watched_ns, asked_ns;  // since when it watches; when it asked, 0: not yet
     uint64_t look_ns;               // when the timer is due
     uint32_t mutes;                 // links given up because the process was silent
-    struct proto_list idle;         // ended calls for reuse
+    struct common_list idle;        // ended calls for reuse
     unsigned n_idle;
     struct proto_scratch scratch;
     struct proto_pool pool;
@@ -145,7 +145,7 @@ void proto_channel_fail_call(struct proto_channel *channel, uint64_t id, enum co
 // ---- serving --------------------------------------------------------------------------------------------
 
 struct proto_request {
-    struct proto_list link;          // the transport's: with its siblings of one caller
+    struct common_list link;         // the transport's: with its siblings of one caller
     struct proto_request *hash_next; // the transport's
     struct proto_server *server;
     void (*send)(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent,
@@ -196,9 +196,9 @@ struct proto_lane { // what is being served, and over how many stream links of k
 
 // One connection at the serving end.
 struct proto_caller {
-    struct proto_list link; // clients that are known: in server->callers; else by itself
-    struct proto_link *io;  // NULL: closed, or it has none (the simulator's)
-    uint64_t id;            // of the stream link; 0: nng
+    struct common_list link; // clients that are known: in server->callers; else by itself
+    struct proto_link *io;   // NULL: closed, or it has none (the simulator's)
+    uint64_t id;             // of the stream link; 0: nng
     void (*fail)(struct proto_link *io, enum common_code code, const char *text); // proto_link_fail
     bool (*names_worker)(const struct proto_link *io,
                          const char *name); // proto_request_may_be_worker; NULL: true
@@ -225,7 +225,7 @@ struct proto_server {
     const char *const *flags;
     uint64_t reached[PROTO_LIMIT_COUNT];
     uint32_t n_strangers, n_nng, n_nng_endpoints; // of all endpoints
-    struct proto_list callers;
+    struct common_list callers;
     size_t unread; // bytes of answers to clients that wait for their sockets
     const struct proto_method *methods[PROTO_METHOD_LIMIT];
     void *arg;
@@ -240,9 +240,9 @@ struct proto_server {
                      const ProtobufCMessage *reply);
     void (*link_closed)(void *arg, uint64_t link);
     struct proto_listener *listeners;
-    struct proto_list links; // stream links
+    struct common_list links; // stream links
     uint32_t n_links;
-    struct proto_list
+    struct common_list
         strangers[2]; // of these, those that are not known: silent, and in the middle of the hello
     uint32_t n_stream_strangers[2];
     uint64_t next_link;

@@ -35,8 +35,8 @@ void coordinator_plan_free(struct coordinator_plan *plan)
         at = &(*at)->next;
     *at = plan->next;
     plan->cluster->n_plans--;
-    proto_list_remove(&plan->dirty);
-    proto_list_remove(&plan->changed);
+    common_list_remove(&plan->dirty);
+    common_list_remove(&plan->changed);
     reduce_plan_free(plan->tree);
     free(plan->workers);
     free(plan->members);
@@ -54,27 +54,27 @@ uint32_t coordinator_plan_rank(const struct coordinator_plan *plan, const struct
 // Its members are to be told, or it may be freed: looked at in the phase of plans.
 void coordinator_plan_mark(struct coordinator_plan *plan)
 {
-    if (proto_list_empty(&plan->dirty))
-        proto_list_push(&plan->cluster->plans_dirty, &plan->dirty);
+    if (common_list_empty(&plan->dirty))
+        common_list_push(&plan->cluster->plans_dirty, &plan->dirty);
     coordinator_turn_mark(&plan->cluster->core->turn, COORDINATOR_PHASE_PLANS);
 }
 
 // READY or RETIRED: whoever has work for it finds out in the phase of steps.
 void coordinator_plan_changed(struct coordinator_plan *plan)
 {
-    if (proto_list_empty(&plan->changed))
-        proto_list_push(&plan->cluster->plans_changed, &plan->changed);
+    if (common_list_empty(&plan->changed))
+        common_list_push(&plan->cluster->plans_changed, &plan->changed);
     coordinator_turn_mark(&plan->cluster->core->turn, COORDINATOR_PHASE_STEPS);
     coordinator_plan_mark(plan);
 }
 
 struct coordinator_plan *coordinator_plans_take_changed(struct coordinator_cluster *cluster)
 {
-    if (proto_list_empty(&cluster->plans_changed))
+    if (common_list_empty(&cluster->plans_changed))
         return NULL;
     struct coordinator_plan *plan =
-        proto_list_entry(cluster->plans_changed.next, struct coordinator_plan, changed);
-    proto_list_remove(&plan->changed);
+        common_list_entry(cluster->plans_changed.next, struct coordinator_plan, changed);
+    common_list_remove(&plan->changed);
     coordinator_plan_mark(plan);
     return plan;
 }

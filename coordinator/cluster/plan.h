@@ -42,8 +42,8 @@ struct coordinator_plan {
     uint32_t in_flight;              // frames, and the installation
     struct coordinator_queue *queue; // of the room of steps; the plan lives as long
     bool told;                       // its members have been sent what its state demands
-    struct proto_list dirty;         // in cluster.plans_dirty
-    struct proto_list changed;       // in cluster.plans_changed
+    struct common_list dirty;        // in cluster.plans_dirty
+    struct common_list changed;      // in cluster.plans_changed
 };
 
 // Gives a reference back (planning.h).

@@ -47,8 +47,8 @@ void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator
     if (!was)
         w->active_ns = common_clock_ns();
     cluster->changes++; // what could be computed a moment ago cannot now, or the other way round
-    if (proto_list_empty(&w->changed))
-        proto_list_push(&cluster->changed, &w->changed);
+    if (common_list_empty(&w->changed))
+        common_list_push(&cluster->changed, &w->changed);
     coordinator_turn_mark(&cluster->core->turn, COORDINATOR_PHASE_WORKERS);
     coordinator_turn_mark(&cluster->core->turn, COORDINATOR_PHASE_SESSIONS);
 }
@@ -72,8 +72,8 @@ void coordinator_worker_forget(struct coordinator_worker *w)
     w->cluster->workers[w->slot] = NULL;
     coordinator_quarantine_fini(&w->quarantine);
     coordinator_quarantine_fini(&w->arriving);
-    proto_list_remove(&w->changed);
-    proto_list_remove(&w->joining);
+    common_list_remove(&w->changed);
+    common_list_remove(&w->joining);
     common_timer_free(w->grace);
     free(w->limits);
     free(w);
@@ -93,7 +93,7 @@ uint64_t coordinator_worker_said(const struct coordinator_worker *w, uint64_t by
 bool coordinator_worker_idle(const struct coordinator_worker *w)
 {
     return coordinator_worker_gone(w) && !w->chunks && !w->members && !w->visitors && !w->quarantine.n &&
-           proto_list_empty(&w->changed);
+           common_list_empty(&w->changed);
 }
 
 void coordinator_worker_strike(struct coordinator_worker *w)
@@ -139,11 +139,11 @@ struct coordinator_worker *coordinator_worker_named(struct coordinator_cluster *
     struct coordinator_worker *w = coordinator_alloc(sizeof(*w));
     w->cluster = cluster;
     w->slot = slot;
-    proto_list_init(&w->changed);
-    proto_list_init(&w->joining);
-    proto_list_init(&w->repairs);
+    common_list_init(&w->changed);
+    common_list_init(&w->joining);
+    common_list_init(&w->repairs);
     for (uint32_t i = 0; i < WORKER_WAITING; i++)
-        proto_list_init(&w->waiting[i]);
+        common_list_init(&w->waiting[i]);
     snprintf(w->name, sizeof(w->name), "%s", name);
     cluster->workers[slot] = w;
     return w;

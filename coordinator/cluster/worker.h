@@ -90,14 +90,14 @@ struct coordinator_worker {
     uint64_t grace_from_ns, grace_ns;  // since when it runs, and for how long
     struct proto_request *registering; // its Register, answered when it is linked, or will not be
     uint64_t link; // that it has registered over (proto_request_link): its heartbeats come over no other
-    struct proto_list changed, joining; // in the lists of the room
+    struct common_list changed, joining; // in the lists of the room
     // Reconciling (the room of sessions asks and tells): a visit is one try to make it ACTIVE.
-    uint32_t visit;            // rises when a visit begins, and when it has come to nothing
-    uint64_t visit_number;     // of the last that began: lets the worker find layouts that come late
-    uint32_t visitors;         // visits whose answers are still to come: the record stays
-    uint64_t listed;           // the visit's inventory has come to this session; 0: none has begun
-    struct proto_list repairs; // of sessions, that wait (repair.h)
-    uint32_t repairing;        // under way
+    uint32_t visit;             // rises when a visit begins, and when it has come to nothing
+    uint64_t visit_number;      // of the last that began: lets the worker find layouts that come late
+    uint32_t visitors;          // visits whose answers are still to come: the record stays
+    uint64_t listed;            // the visit's inventory has come to this session; 0: none has begun
+    struct common_list repairs; // of sessions, that wait (repair.h)
+    uint32_t repairing;         // under way
     struct coordinator_quarantine arriving;   // what it showed so far that this store does not know
     struct coordinator_quarantine quarantine; // that the last whole inventory showed
     bool draining;          // it gets no chunks, and those that it has go elsewhere (place/moves.h), because:
@@ -108,8 +108,8 @@ struct coordinator_worker {
     uint32_t moves, big_moves; // to it, under way; of these, the big ones (session/move_queue.h)
     uint32_t moves_failed;     // one after the other
     uint64_t moves_again_ns;   // others are preferred until then
-    struct proto_list waiting[WORKER_WAITING]; // of sessions, for room for a move to it
-    uint32_t sums;                             // of its chunks, asked for and not answered (check/seals.h)
+    struct common_list waiting[WORKER_WAITING]; // of sessions, for room for a move to it
+    uint32_t sums;                              // of its chunks, asked for and not answered (check/seals.h)
     uint32_t sums_unknown; // its `life` when it reported that it has no sums: an older build
     bool dirty;            // layouts have changed since they were sent: send these again before it is ACTIVE
     uint64_t store_again_ns; // the store refused news of it: when to try again; 0: there are none

@@ -55,9 +55,9 @@ void coordinator_session_set_state(struct coordinator_session *s, enum coordinat
 
 void coordinator_session_settle(struct coordinator_session *s)
 {
-    if (!proto_list_empty(&s->settled) || s->state == COORDINATOR_SESSION_GONE)
+    if (!common_list_empty(&s->settled) || s->state == COORDINATOR_SESSION_GONE)
         return;
-    proto_list_push(&s->sessions->settled, &s->settled);
+    common_list_push(&s->sessions->settled, &s->settled);
     coordinator_turn_mark(&s->sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
 }
 
@@ -153,8 +153,8 @@ void coordinator_session_let_in(struct coordinator_session *s)
     }
     if (coordinator_session_open(s))
         hooks->opened(s);
-    if (coordinator_session_open(s) && s->n_waiting && proto_list_empty(&s->opened)) {
-        proto_list_push(&s->sessions->opened, &s->opened);
+    if (coordinator_session_open(s) && s->n_waiting && common_list_empty(&s->opened)) {
+        common_list_push(&s->sessions->opened, &s->opened);
         coordinator_turn_mark(&s->sessions->core->turn, COORDINATOR_PHASE_STEPS);
     }
     let_one_alone(s);

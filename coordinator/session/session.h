@@ -83,8 +83,8 @@ struct coordinator_session {
     uint32_t n_exclusive, n_doors;
     // The room of steps makes it and takes it away; NULL: no step has waited yet.
     struct coordinator_lane *lane;
-    struct proto_list settled, opened, gone; // in the lists of the room
-    struct proto_list uneven;                // likewise, while spread_seen is COORDINATOR_UNEVEN
+    struct common_list settled, opened, gone; // in the lists of the room
+    struct common_list uneven;                // likewise, while spread_seen is COORDINATOR_UNEVEN
 
     struct coordinator_layout layout;
     struct coordinator_repair *repairs; // at workers that are in doubt about it (repair.h): a list

@@ -68,7 +68,7 @@ struct proto_request *coordinator_call_take_request(struct coordinator_call *cal
     if (!request)
         return NULL;
     call->request = NULL;
-    proto_list_remove(&call->link);
+    common_list_remove(&call->link);
     call->refs++;
     return request;
 }

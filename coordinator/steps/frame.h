@@ -15,7 +15,7 @@
 
 struct coordinator_frame {
     struct coordinator_frame *next; // spare
-    struct proto_list link;         // in steps.flying until it comes back
+    struct common_list link;        // in steps.flying until it comes back
     struct coordinator_queue *queue;
     bool big, traced;                 // traced: a slab's trace is sampled
     struct proto_step step;           // items and appends are ours

@@ -70,7 +70,7 @@ const float *coordinator_item_o(const struct coordinator_item *item)
 void coordinator_item_enter(struct coordinator_item *item)
 {
     struct coordinator_steps *steps = coordinator_item_steps(item);
-    proto_list_push(&steps->fresh, &item->link);
+    common_list_push(&steps->fresh, &item->link);
     coordinator_turn_mark(&steps->core->turn, COORDINATOR_PHASE_STEPS);
 }
 

@@ -95,7 +95,7 @@ struct coordinator_item_trace { // spans.h
 };
 
 struct coordinator_item {
-    struct proto_list link; // in the one list that its state names
+    struct common_list link; // in the one list that its state names
     struct coordinator_call *call;
     enum coordinator_item_state state;
     uint32_t index; // in the call

@@ -243,7 +243,7 @@ void coordinator_frame_landed(void *arg, enum common_code code, const char *text
     struct coordinator_steps *steps = queue->steps;
     steps->landed_ns = common_clock_ns();
     uint64_t tree_ns = steps->landed_ns - f->sent_ns;
-    proto_list_remove(&f->link);
+    common_list_remove(&f->link);
     *(f->big ? &queue->big_in_flight : &queue->small_in_flight) -= 1;
     if (code == COMMON_OK && (result->n_items != f->step.n_items || !right_size(f, result))) {
         code = COMMON_INTERNAL;

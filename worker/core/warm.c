@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/list.h"
 #include "common/log/log.h"
-#include "proto/list.h"
 #include "proto/spec.h"
 #include "worker/core/state.h"
 #include "worker/disk/fetch.h"
@@ -23,7 +23,7 @@ enum {
 };
 
 struct worker_wait {
-    struct proto_list link; // in warm.waits or warm.aheads
+    struct common_list link; // in warm.waits or warm.aheads
     struct worker_warm *warm;
     struct worker_wants wants;
     uint32_t asked; // those before it are in memory, or on their way
@@ -35,8 +35,8 @@ struct worker_wait {
     void *arg;
 };
 
-struct fetch {              // under way
-    struct proto_list link; // in warm.fetches
+struct fetch {               // under way
+    struct common_list link; // in warm.fetches
     struct worker_fetch fetch;
     struct worker_warm *warm;
     struct worker_chunk *chunk; // held back
@@ -49,8 +49,8 @@ struct parked { // a request
     void (*handle)(void *worker, struct proto_request *request);
 };
 
-struct worker_room {        // a call waits for memory
-    struct proto_list link; // in warm.rooms
+struct worker_room {         // a call waits for memory
+    struct common_list link; // in warm.rooms
     struct worker_warm *warm;
     uint64_t until_ns;
     void (*again)(void *arg);
@@ -60,7 +60,7 @@ struct worker_room {        // a call waits for memory
 struct worker_warm {
     struct worker *worker;
     struct common_timer *timer;
-    struct proto_list waits, aheads, rooms, fetches;
+    struct common_list waits, aheads, rooms, fetches;
     uint32_t n_waits, n_aheads, n_rooms, under_way;
     uint32_t read_ahead;
     bool pumping, closed;
@@ -84,7 +84,7 @@ static void wait_free(struct worker_wait *w)
             worker_chunk_unwant(store, w->wants.layers[i].chunk, w->wants.layers[i].layer);
         worker_store_let_go(store, w->wants.layers[i].chunk);
     }
-    proto_list_remove(&w->link);
+    common_list_remove(&w->link);
     *(w->done ? &w->warm->n_waits : &w->warm->n_aheads) -= 1;
     worker_wants_free(&w->wants);
     free(w);
@@ -92,7 +92,7 @@ static void wait_free(struct worker_wait *w)
 
 static void wait_end(struct worker_wait *w)
 {
-    proto_list_remove(&w->link);
+    common_list_remove(&w->link);
     if (w->done)
         w->done(w->arg, w->err.code == COMMON_OK ? NULL : &w->err);
     wait_free(w);
@@ -127,7 +127,7 @@ struct worker_wait *worker_warm_wait(struct worker_warm *warm, struct worker_wan
     w->deadline_ns = deadline_ns;
     w->done = done;
     w->arg = arg;
-    proto_list_push(&warm->waits, &w->link);
+    common_list_push(&warm->waits, &w->link);
     warm->n_waits++;
     common_timer_start(warm->timer, 0, false); // not on this stack
     return w;
@@ -145,8 +145,8 @@ static void pump(struct worker_warm *warm);
 // Rows that a call waits for do not arrive.
 static void fail_waits(struct worker_warm *warm, const struct worker_chunk *chunk, uint32_t layer, int result)
 {
-    for (struct proto_list *at = warm->waits.next; at != &warm->waits; at = at->next) {
-        struct worker_wait *w = proto_list_entry(at, struct worker_wait, link);
+    for (struct common_list *at = warm->waits.next; at != &warm->waits; at = at->next) {
+        struct worker_wait *w = common_list_entry(at, struct worker_wait, link);
         for (uint32_t i = w->there; i < w->asked && w->err.code == COMMON_OK; i++)
             if (w->wants.layers[i].chunk == chunk && w->wants.layers[i].layer == layer)
                 common_error_set(&w->err, result == -ENOMEM ? COMMON_RESOURCE_EXHAUSTED : COMMON_UNAVAILABLE,
@@ -166,8 +166,8 @@ static bool still_counts(const struct fetch *f)
 // Layers that are on their way no more, and may be cold once again, are asked for once again.
 static void ask_again(struct worker_warm *warm)
 {
-    for (struct proto_list *at = warm->waits.next; at != &warm->waits; at = at->next) {
-        struct worker_wait *w = proto_list_entry(at, struct worker_wait, link);
+    for (struct common_list *at = warm->waits.next; at != &warm->waits; at = at->next) {
+        struct worker_wait *w = common_list_entry(at, struct worker_wait, link);
         w->asked = w->there;
     }
 }
@@ -196,7 +196,7 @@ static void fetched(void *arg)
     }
     worker_shape_unref(f->fetch.shape);
     worker_store_let_go(worker->store, f->chunk);
-    proto_list_remove(&f->link);
+    common_list_remove(&f->link);
     free(f);
     warm->under_way--;
     worker->n_prepares--;
@@ -236,7 +236,7 @@ static enum asked ask(struct worker_warm *warm, struct worker_chunk *chunk, uint
                                      .arg = f};
     worker_store_hold_back(chunk);
     worker_chunk_set_loading(chunk, layer, true);
-    proto_list_push(&warm->fetches, &f->link);
+    common_list_push(&warm->fetches, &f->link);
     warm->under_way++;
     worker->n_prepares++; // in hand: the process does not end before it has
     worker_disk_fetch(worker->disk, &f->fetch);
@@ -291,8 +291,8 @@ static bool wait_is_over(struct worker_wait *w, uint64_t now_ns)
 // Those that are over end: each by itself, since what it does may begin and end others.
 static bool end_one(struct worker_warm *warm, uint64_t now_ns)
 {
-    for (struct proto_list *at = warm->waits.next; at != &warm->waits; at = at->next) {
-        struct worker_wait *w = proto_list_entry(at, struct worker_wait, link);
+    for (struct common_list *at = warm->waits.next; at != &warm->waits; at = at->next) {
+        struct worker_wait *w = common_list_entry(at, struct worker_wait, link);
         if (!wait_is_over(w, now_ns))
             continue;
         wait_end(w);
@@ -304,8 +304,8 @@ static bool end_one(struct worker_warm *warm, uint64_t now_ns)
 // What is read ahead takes what is left. What does not fit is not waited for.
 static void pump_ahead(struct worker_warm *warm)
 {
-    while (!proto_list_empty(&warm->aheads)) {
-        struct worker_wait *w = proto_list_entry(warm->aheads.next, struct worker_wait, link);
+    while (!common_list_empty(&warm->aheads)) {
+        struct worker_wait *w = common_list_entry(warm->aheads.next, struct worker_wait, link);
         if (!wait_go_on(w) && warm->under_way > 0)
             return;
         wait_free(w);
@@ -320,14 +320,14 @@ static void pump(struct worker_warm *warm)
     warm->pumping = true;
     while (end_one(warm, common_clock_ns())) {
     }
-    for (struct proto_list *at = warm->waits.next; at != &warm->waits && all; at = at->next)
-        all = wait_go_on(proto_list_entry(at, struct worker_wait, link));
+    for (struct common_list *at = warm->waits.next; at != &warm->waits && all; at = at->next)
+        all = wait_go_on(common_list_entry(at, struct worker_wait, link));
     while (end_one(warm, common_clock_ns())) {
     }
     if (all)
         pump_ahead(warm);
     warm->pumping = false;
-    if (!proto_list_empty(&warm->waits) || !proto_list_empty(&warm->rooms))
+    if (!common_list_empty(&warm->waits) || !common_list_empty(&warm->rooms))
         common_timer_start(warm->timer, LOOK_NS, false);
 }
 
@@ -414,7 +414,7 @@ struct worker_room *worker_warm_room(struct worker_warm *warm, uint64_t until_ns
     if (!room)
         return NULL;
     *room = (struct worker_room){.warm = warm, .until_ns = until_ns, .again = again, .arg = arg};
-    proto_list_push(&warm->rooms, &room->link);
+    common_list_push(&warm->rooms, &room->link);
     warm->n_rooms++;
     common_timer_start(warm->timer, LOOK_NS, false);
     return room;
@@ -422,7 +422,7 @@ struct worker_room *worker_warm_room(struct worker_warm *warm, uint64_t until_ns
 
 void worker_warm_room_cancel(struct worker_room *room)
 {
-    proto_list_remove(&room->link);
+    common_list_remove(&room->link);
     room->warm->n_rooms--;
     free(room);
 }
@@ -431,13 +431,13 @@ void worker_warm_room_cancel(struct worker_room *room)
 static void try_rooms(struct worker_warm *warm, bool all)
 {
     uint64_t now_ns = common_clock_ns();
-    for (uint32_t n = warm->n_rooms; n > 0 && !proto_list_empty(&warm->rooms); n--) {
-        struct worker_room *room = proto_list_entry(warm->rooms.next, struct worker_room, link);
+    for (uint32_t n = warm->n_rooms; n > 0 && !common_list_empty(&warm->rooms); n--) {
+        struct worker_room *room = common_list_entry(warm->rooms.next, struct worker_room, link);
         void (*again)(void *) = room->again;
         void *arg = room->arg;
         if (!all && now_ns < room->until_ns) { // looked at
-            proto_list_remove(&room->link);
-            proto_list_push(&warm->rooms, &room->link);
+            common_list_remove(&room->link);
+            common_list_push(&warm->rooms, &room->link);
             continue;
         }
         worker_warm_room_cancel(room);
@@ -461,7 +461,7 @@ void worker_warm_begin(struct worker_warm *warm, struct worker_wants *wants)
     worker_wants_free(wants);
     if (!w)
         return;
-    proto_list_push(&warm->aheads, &w->link);
+    common_list_push(&warm->aheads, &w->link);
     warm->n_aheads++;
     common_timer_start(warm->timer, 0, false);
 }
@@ -510,10 +510,10 @@ struct worker_warm *worker_warm_new(struct worker *worker, uint32_t read_ahead)
     }
     warm->worker = worker;
     warm->read_ahead = read_ahead;
-    proto_list_init(&warm->waits);
-    proto_list_init(&warm->aheads);
-    proto_list_init(&warm->rooms);
-    proto_list_init(&warm->fetches);
+    common_list_init(&warm->waits);
+    common_list_init(&warm->aheads);
+    common_list_init(&warm->rooms);
+    common_list_init(&warm->fetches);
     return warm;
 }
 
@@ -522,10 +522,10 @@ void worker_warm_close(struct worker_warm *warm)
     if (!warm || warm->closed)
         return;
     warm->closed = true;
-    while (!proto_list_empty(&warm->aheads))
-        wait_free(proto_list_entry(warm->aheads.next, struct worker_wait, link));
-    while (!proto_list_empty(&warm->waits)) {
-        struct worker_wait *w = proto_list_entry(warm->waits.next, struct worker_wait, link);
+    while (!common_list_empty(&warm->aheads))
+        wait_free(common_list_entry(warm->aheads.next, struct worker_wait, link));
+    while (!common_list_empty(&warm->waits)) {
+        struct worker_wait *w = common_list_entry(warm->waits.next, struct worker_wait, link);
         if (w->err.code == COMMON_OK)
             common_error_set(&w->err, COMMON_UNAVAILABLE, "worker %s is leaving", warm->worker->name);
         wait_end(w);

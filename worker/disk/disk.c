@@ -245,7 +245,7 @@ bool worker_disk_wait(struct worker_disk *disk, struct worker_disk_wait *wait, v
 
 void worker_disk_wait_cancel(struct worker_disk_wait *wait)
 {
-    proto_list_remove(&wait->link);
+    common_list_remove(&wait->link);
 }
 
 static enum common_code took(const struct worker_disk *disk, bool failed, struct common_error *err)

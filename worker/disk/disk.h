@@ -28,11 +28,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/base/list.h"
 #include "common/base/status.h"
 #include "common/loop/loop.h"
 #include "common/metrics/buckets.h"
 #include "common/secure/secret.h"
-#include "proto/list.h"
 #include "worker/memory/map.h"
 #include "worker/store/store.h"
 
@@ -47,7 +47,7 @@ enum worker_fsync {
 struct worker_disk; // opaque
 
 struct worker_disk_wait { // of the waiter; zeroed: none
-    struct proto_list link;
+    struct common_list link;
     uint64_t batch;
     void (*done)(void *arg);
     void *arg;

@@ -18,9 +18,9 @@
 #define WORKER_DISK_QUEUE_H
 
 #include "common/base/clock.h"
+#include "common/base/list.h"
 #include "common/loop/loop.h"
 #include "common/metrics/buckets.h"
-#include "proto/list.h"
 #include "worker/disk/disk.h"
 #include "worker/files/files.h"
 

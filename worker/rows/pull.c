@@ -7,9 +7,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
+#include "common/base/list.h"
 #include "common/log/log.h"
 #include "proto/limits.h"
-#include "proto/list.h"
 #include "worker/core/kept.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"
@@ -35,7 +35,7 @@ struct source { // a worker that is read from
 };
 
 struct pull {
-    struct proto_list link; // in pulls.list
+    struct common_list link; // in pulls.list
     struct worker_pulls *pulls;
     struct proto_request *request;
     struct source *source;
@@ -60,7 +60,7 @@ struct piece { // of one read
 struct worker_pulls {
     struct worker *worker;
     struct common_timer *timer;
-    struct proto_list list; // pulls under way, in the order in which they came
+    struct common_list list; // pulls under way, in the order in which they came
     uint32_t n, reading;
     struct source *sources;
     uint64_t bytes_per_s; // 0: no limit
@@ -154,7 +154,7 @@ static void pull_end(struct pull *p)
     p->over = true;
     if (--p->source->pulls == 0)
         p->source->idle_from_ns = common_clock_ns();
-    proto_list_remove(&p->link);
+    common_list_remove(&p->link);
     pulls->n--;
     if (p->err.code != COMMON_OK)
         pull_answer(p, p->request, &p->err);
@@ -377,9 +377,9 @@ static void pulls_ask(struct worker_pulls *pulls, uint64_t now)
     for (bool any = true; any && may_read(pulls, now);) {
         any = false;
         for (uint32_t n = pulls->n; n && may_read(pulls, now); n--) {
-            struct pull *p = proto_list_entry(pulls->list.next, struct pull, link);
-            proto_list_remove(&p->link);
-            proto_list_push(&pulls->list, &p->link);
+            struct pull *p = common_list_entry(pulls->list.next, struct pull, link);
+            common_list_remove(&p->link);
+            common_list_push(&pulls->list, &p->link);
             any = pull_ask(p) || any;
         }
     }
@@ -388,12 +388,12 @@ static void pulls_ask(struct worker_pulls *pulls, uint64_t now)
 static void pulls_pump(struct worker_pulls *pulls)
 {
     uint64_t now = common_clock_ns(), due;
-    for (struct proto_list *at = pulls->list.next; at != &pulls->list; at = at->next)
-        check_cancelled(proto_list_entry(at, struct pull, link));
+    for (struct common_list *at = pulls->list.next; at != &pulls->list; at = at->next)
+        check_cancelled(common_list_entry(at, struct pull, link));
     pulls_ask(pulls, now);
     bool wait = false; // for the rate, or the disk
-    for (struct proto_list *at = pulls->list.next, *next; at != &pulls->list; at = next) {
-        struct pull *p = proto_list_entry(at, struct pull, link);
+    for (struct common_list *at = pulls->list.next, *next; at != &pulls->list; at = next) {
+        struct pull *p = common_list_entry(at, struct pull, link);
         next = at->next;
         bool more = pull_has_more(p);
         wait = wait || more;
@@ -426,7 +426,7 @@ struct worker_pulls *worker_pulls_new(struct worker *worker)
         return NULL;
     }
     pulls->worker = worker;
-    proto_list_init(&pulls->list);
+    common_list_init(&pulls->list);
     return pulls;
 }
 
@@ -441,8 +441,8 @@ void worker_pulls_free(struct worker_pulls *pulls)
         s->channel = NULL;
     }
     common_error_set(&err, COMMON_UNAVAILABLE, "worker %s is leaving", pulls->worker->name);
-    while (!proto_list_empty(&pulls->list)) {
-        struct pull *p = proto_list_entry(pulls->list.next, struct pull, link);
+    while (!common_list_empty(&pulls->list)) {
+        struct pull *p = common_list_entry(pulls->list.next, struct pull, link);
         assert(p->reading == 0);
         pull_fail(p, &err, "");
         pull_end(p);
@@ -554,7 +554,7 @@ void worker_handle_chunk_pull(void *arg, struct proto_request *request)
     struct worker_pulls *pulls = worker->pulls;
     p->request = request;
     p->source->pulls++;
-    proto_list_push(&pulls->list, &p->link);
+    common_list_push(&pulls->list, &p->link);
     pulls->n++;
     pulls->bytes_per_s = body->bytes_per_s;
     proto_request_on_cancel(request, pull_cancelled, p);

@@ -6,8 +6,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
+#include "common/base/list.h"
 #include "common/log/log.h"
-#include "proto/list.h"
 #include "proto/rows_sum.h"
 #include "proto/spec.h"
 #include "worker/core/state.h"
@@ -24,7 +24,7 @@
 enum { PIECES = 8, TRIES = 200 }; // of a slice: rows of one layer each; of a chunk that is read all the time
 
 struct sum {
-    struct proto_list link; // in sums.list
+    struct common_list link; // in sums.list
     struct worker_sums *sums;
     struct proto_request *request;
     uint64_t session, incarnation, chunk, first;
@@ -48,7 +48,7 @@ struct piece {
 struct worker_sums {
     struct worker *worker;
     struct common_timer *timer;
-    struct proto_list list; // those in haste first
+    struct common_list list; // those in haste first
     uint32_t n;
     struct sum *at;           // that is being summed, while one of the next two is under way
     struct worker_wait *wait; // for its next layer, which is on the disk alone; NULL: there is none
@@ -92,7 +92,7 @@ static void sum_end(struct sum *m, const struct common_error *err, const char *r
         proto_request_reply(m->request, &reply.base, NULL, 0, NULL, NULL);
     }
     heal_end(m);
-    proto_list_remove(&m->link);
+    common_list_remove(&m->link);
     m->sums->n--;
     free(m);
 }
@@ -361,10 +361,10 @@ static void slice_next(struct sum *m, uint64_t now)
 // The next one; NULL: none.
 static struct sum *next_of(const struct worker_sums *sums)
 {
-    struct proto_list *at = sums->list.next;
-    if (at != &sums->list && sums->reading && proto_list_entry(at, struct sum, link) == sums->healing)
+    struct common_list *at = sums->list.next;
+    if (at != &sums->list && sums->reading && common_list_entry(at, struct sum, link) == sums->healing)
         at = at->next;
-    return at == &sums->list ? NULL : proto_list_entry(at, struct sum, link);
+    return at == &sums->list ? NULL : common_list_entry(at, struct sum, link);
 }
 
 // How long he has to wait; 0: not at all.
@@ -406,7 +406,7 @@ struct worker_sums *worker_sums_new(struct worker *worker)
         return NULL;
     }
     sums->worker = worker;
-    proto_list_init(&sums->list);
+    common_list_init(&sums->list);
     return sums;
 }
 
@@ -420,8 +420,8 @@ void worker_sums_free(struct worker_sums *sums)
         worker_warm_cancel(sums->wait);
     sums->wait = NULL;
     common_error_set(&err, COMMON_UNAVAILABLE, "worker %s is leaving", sums->worker->name);
-    while (!proto_list_empty(&sums->list))
-        sum_end(proto_list_entry(sums->list.next, struct sum, link), &err, "");
+    while (!common_list_empty(&sums->list))
+        sum_end(common_list_entry(sums->list.next, struct sum, link), &err, "");
     common_timer_free(sums->timer);
     free(sums);
 }
@@ -436,10 +436,10 @@ static void sum_cancelled(void *arg)
 // Behind those in haste, or, in haste itself, before all others: what one of them waits for it asks for again.
 static void sum_enqueue(struct worker_sums *sums, struct sum *m)
 {
-    struct proto_list *before = m->bytes_per_s ? &sums->list : sums->list.next;
-    while (before != &sums->list && !proto_list_entry(before, struct sum, link)->bytes_per_s)
+    struct common_list *before = m->bytes_per_s ? &sums->list : sums->list.next;
+    while (before != &sums->list && !common_list_entry(before, struct sum, link)->bytes_per_s)
         before = before->next;
-    proto_list_push(before, &m->link);
+    common_list_push(before, &m->link);
     sums->n++;
     if (m->bytes_per_s || !sums->wait || !sums->at->bytes_per_s)
         return;

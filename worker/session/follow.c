@@ -9,9 +9,9 @@
 static void go_on(void *arg)
 {
     struct worker_follows *follows = arg;
-    while (!proto_list_empty(&follows->ready)) {
-        struct worker_follower *f = proto_list_entry(follows->ready.next, struct worker_follower, link);
-        proto_list_remove(&f->link);
+    while (!common_list_empty(&follows->ready)) {
+        struct worker_follower *f = common_list_entry(follows->ready.next, struct worker_follower, link);
+        common_list_remove(&f->link);
         f->go(f->arg);
     }
 }
@@ -21,7 +21,7 @@ enum common_code worker_follows_init(struct worker_follows *follows, struct comm
 {
     follows->sessions = sessions;
     follows->name = name;
-    proto_list_init(&follows->ready);
+    common_list_init(&follows->ready);
     return common_deferred_new(loop, go_on, follows, &follows->turn);
 }
 
@@ -35,8 +35,8 @@ void worker_follower_init(struct worker_follower *f, const struct proto_step *st
                           struct proto_step_result *result, void (*go)(void *arg), void *arg)
 {
     *f = (struct worker_follower){.step = step, .result = result, .go = go, .arg = arg};
-    proto_list_init(&f->behind);
-    proto_list_init(&f->link);
+    common_list_init(&f->behind);
+    common_list_init(&f->link);
 }
 
 // Whether the item looks at rows that the other one brings, and that have not been acknowledged.
@@ -70,7 +70,7 @@ bool worker_follow(struct worker_follows *follows, struct worker_follower *f)
             item->visible > item->length ? worker_map_get(bringing, item->session) : NULL;
         if (!other || other == f || !sees_any(follows, item, other))
             continue;
-        proto_list_push(&other->behind, &f->link);
+        common_list_push(&other->behind, &f->link);
         worker_follow_bring(follows, f);
         return true;
     }
@@ -112,18 +112,18 @@ static void fail_unstored(const struct worker_follows *follows, struct worker_fo
 
 void worker_follow_over(struct worker_follows *follows, struct worker_follower *f, bool stored)
 {
-    proto_list_remove(&f->link);
+    common_list_remove(&f->link);
     for (uint32_t i = 0; f->brings && i < f->step->n_items; i++) {
         const struct proto_step_item *item = &f->step->items[i];
         if (item->n_append > 0 && worker_map_get(&follows->bringing, item->session) == f)
             worker_map_remove(&follows->bringing, item->session);
     }
     f->brings = false;
-    while (!proto_list_empty(&f->behind)) {
-        struct worker_follower *next = proto_list_entry(f->behind.next, struct worker_follower, link);
-        proto_list_remove(&next->link);
+    while (!common_list_empty(&f->behind)) {
+        struct worker_follower *next = common_list_entry(f->behind.next, struct worker_follower, link);
+        common_list_remove(&next->link);
         fail_unstored(follows, next, f, stored);
-        proto_list_push(&follows->ready, &next->link);
+        common_list_push(&follows->ready, &next->link);
         common_deferred_mark(follows->turn);
     }
 }

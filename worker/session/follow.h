@@ -13,8 +13,8 @@
 
 #include <stdbool.h>
 
+#include "common/base/list.h"
 #include "common/loop/loop.h"
-#include "proto/list.h"
 #include "proto/step.h"
 #include "worker/memory/map.h"
 
@@ -23,14 +23,14 @@ struct worker_follower { // a step; part of the object that carries it out
     struct proto_step_result *result; // [step's items] not contributed yet
     void (*go)(void *arg);
     void *arg;
-    struct proto_list behind; // those that wait behind it
-    struct proto_list link;   // in another one's `behind`, or among those that may go on
-    bool brings;              // it waits, and has rows for those after it
+    struct common_list behind; // those that wait behind it
+    struct common_list link;   // in another one's `behind`, or among those that may go on
+    bool brings;               // it waits, and has rows for those after it
 };
 
 struct worker_follows {           // a worker's
     struct worker_map bringing;   // by session: the last step that waits with rows for it
-    struct proto_list ready;      // may go on
+    struct common_list ready;     // may go on
     struct common_deferred *turn; // does that
     const struct worker_map *sessions;
     const char *name; // the worker's, for people

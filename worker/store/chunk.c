@@ -35,7 +35,7 @@ struct worker_layer *worker_layer_new(const struct worker_shape *shape, uint32_t
     if (layer) {
         layer->form = worker_shape_form(shape, nth);
         layer->nth = nth;
-        proto_list_init(&layer->warm);
+        common_list_init(&layer->warm);
         layer->pages = (uint8_t **)(layer + 1);
         layer->rows = (uint8_t *)(layer->pages + shape->chunk_tokens / WORKER_PAGE_TOKENS);
     }

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "proto/list.h"
+#include "common/base/list.h"
 #include "worker/memory/map.h"
 #include "worker/memory/memory.h"
 #include "worker/store/keep.h"
@@ -25,13 +25,13 @@ struct worker_store {
     uint64_t refused;               // times that there was no room for rows
     uint64_t quarantined;           // of it, as far as refusals say
     struct worker_map chunks;
-    struct proto_list warm; // layers in memory that may become cold, the one used longest ago first (cold.h)
+    struct common_list warm; // layers in memory that may become cold, the one used longest ago first (cold.h)
     struct worker_cold_stats cold;
 };
 
 struct worker_layer {
     struct worker_layer *shed; // forgotten under a pin: the next one
-    struct proto_list warm;    // in the store's list, or alone
+    struct common_list warm;   // in the store's list, or alone
     struct worker_chunk *chunk;
     uint32_t nth, wanted; // wanted: by so many who wait for it to be in memory
     bool cold, loading;   // cold: its rows' bytes are in the sealed file alone

@@ -45,7 +45,7 @@ static bool is_in_file(const struct worker_layer *layer)
 static void make_cold(struct worker_store *store, struct worker_layer *layer)
 {
     uint32_t pages = layer->chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS;
-    proto_list_remove(&layer->warm);
+    common_list_remove(&layer->warm);
     worker_memory_release(store->memory, layer->block);
     layer->block = NULL;
     for (uint32_t p = 0; p < pages; p++) {
@@ -60,12 +60,12 @@ static void make_cold(struct worker_store *store, struct worker_layer *layer)
 
 bool worker_store_evict(struct worker_store *store, bool *pinned)
 {
-    for (struct proto_list *at = store->warm.next, *next; at != &store->warm; at = next) {
-        struct worker_layer *layer = proto_list_entry(at, struct worker_layer, warm);
+    for (struct common_list *at = store->warm.next, *next; at != &store->warm; at = next) {
+        struct worker_layer *layer = common_list_entry(at, struct worker_layer, warm);
         const struct worker_chunk *chunk = layer->chunk;
         next = at->next;
         if (!is_in_file(layer)) {
-            proto_list_remove(at);
+            common_list_remove(at);
             continue;
         }
         if (pinned && chunk->pins > 0)
@@ -96,8 +96,8 @@ void worker_store_dealloc(struct worker_store *store, uint8_t *memory)
 
 static void list_layer(struct worker_store *store, struct worker_layer *layer)
 {
-    proto_list_remove(&layer->warm);
-    proto_list_push(&store->warm, &layer->warm);
+    common_list_remove(&layer->warm);
+    common_list_push(&store->warm, &layer->warm);
 }
 
 void worker_store_sealed(struct worker_store *store, struct worker_chunk *chunk)
@@ -139,7 +139,7 @@ bool worker_chunk_cold(const struct worker_chunk *chunk, uint32_t layer)
 bool worker_chunk_may_cool(const struct worker_chunk *chunk, uint32_t layer)
 {
     const struct worker_layer *l = chunk->layers[layer];
-    return l && (l->cold || !proto_list_empty(&l->warm));
+    return l && (l->cold || !common_list_empty(&l->warm));
 }
 
 bool worker_chunk_any_cold(const struct worker_chunk *chunk)
@@ -161,7 +161,7 @@ uint64_t worker_chunk_held_bytes(const struct worker_chunk *chunk)
 void worker_chunk_touch(struct worker_store *store, const struct worker_chunk *chunk, uint32_t nth)
 {
     struct worker_layer *layer = chunk->layers[nth];
-    if (layer && !proto_list_empty(&layer->warm))
+    if (layer && !common_list_empty(&layer->warm))
         list_layer(store, layer);
 }
 

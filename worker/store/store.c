@@ -23,7 +23,7 @@ struct worker_store *worker_store_new(uint64_t limit_bytes, struct worker_memory
     }
     store->memory = memory;
     store->limit = store->capacity = limit_bytes;
-    proto_list_init(&store->warm);
+    common_list_init(&store->warm);
     return store;
 }
 
@@ -184,7 +184,7 @@ void worker_layer_free(struct worker_store *store, const struct worker_chunk *ch
     for (uint32_t p = 0; p < chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS; p++)
         worker_memory_release(store->memory, layer->pages[p]);
     store->cold.bytes -= layer->cold ? layer->form->block_bytes : 0;
-    proto_list_remove(&layer->warm);
+    common_list_remove(&layer->warm);
     worker_store_give(store, worker_layer_overhead(chunk->shape));
     free(layer);
 }

@@ -322,7 +322,7 @@ static void other_bytes_replace_a_failed_append_of_many_bands(void **state)
 static bool is_retrying(void *arg)
 {
     const struct sim_cluster *cluster = arg;
-    return !proto_list_empty(&cluster->coordinator->steps.retries);
+    return !common_list_empty(&cluster->coordinator->steps.retries);
 }
 
 static struct sim_call *append_that_retries(struct sim_cluster *cluster, uint64_t session,

@@ -243,7 +243,7 @@ static void an_item_whose_place_is_refused_ends(void **state)
 static bool is_retrying(void *arg)
 {
     const struct sim_cluster *cluster = arg;
-    return !proto_list_empty(&cluster->coordinator->steps.retries);
+    return !common_list_empty(&cluster->coordinator->steps.retries);
 }
 
 static void an_item_ends_at_its_deadline_wherever_it_is(void **state)
