@@ -33,14 +33,14 @@
 
 #include "coordinator/session/layout.h"
 struct common_timer;
-struct coordinator_machine;
+struct common_machine;
 struct coordinator_scrub_ask;
 struct coordinator_session;
 struct coordinator_sessions;
 struct coordinator_worker;
 struct proto_status;
 
-extern const struct coordinator_machine coordinator_check_machine;
+extern const struct common_machine coordinator_check_machine;
 
 struct coordinator_seals {               // of the room of sessions
     uint32_t n;                          // checks under way

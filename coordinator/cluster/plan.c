@@ -10,7 +10,7 @@
 #define IDLE_NS (10 * COMMON_NS_PER_S) // a plan that no session uses is kept this long
 
 #define TO(state) (1u << COORDINATOR_PLAN_##state)
-const struct coordinator_machine coordinator_plan_machine = {
+const struct common_machine coordinator_plan_machine = {
     .name = "plan",
     .n = COORDINATOR_PLAN_STATES,
     .states = {"installing", "ready", "retired"},
@@ -24,7 +24,7 @@ const struct coordinator_machine coordinator_plan_machine = {
 
 void coordinator_plan_set_state(struct coordinator_plan *plan, enum coordinator_plan_state state)
 {
-    coordinator_machine_move(&coordinator_plan_machine, plan->state, state);
+    common_machine_move(&coordinator_plan_machine, plan->state, state);
     plan->state = state;
 }
 

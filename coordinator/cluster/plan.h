@@ -7,8 +7,8 @@
 #ifndef COORDINATOR_PLANS_H
 #define COORDINATOR_PLANS_H
 
+#include "common/loop/machine.h"
 #include "coordinator/cluster/cluster.h"
-#include "coordinator/machine.h"
 #include "proto/status.h"
 #include "reduce/plan.h"
 
@@ -24,7 +24,7 @@ enum coordinator_plan_state {
     COORDINATOR_PLAN_RETIRED,
     COORDINATOR_PLAN_STATES
 };
-extern const struct coordinator_machine coordinator_plan_machine;
+extern const struct common_machine coordinator_plan_machine;
 
 struct coordinator_plan {
     struct coordinator_plan *next; // in cluster.plans

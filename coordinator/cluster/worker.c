@@ -13,7 +13,7 @@
 // ---- states -------------------------------------------------------------------------------------
 
 #define TO(state) (1u << COORDINATOR_WORKER_##state)
-const struct coordinator_machine coordinator_worker_machine = {
+const struct common_machine coordinator_worker_machine = {
     .name = "worker",
     .n = COORDINATOR_WORKER_STATES,
     .states = {"absent", "joining", "active", "suspect", "lost"},
@@ -35,7 +35,7 @@ const char *coordinator_worker_state_name(enum coordinator_worker_state state)
 void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator_worker_state state)
 {
     struct coordinator_cluster *cluster = w->cluster;
-    coordinator_machine_move(&coordinator_worker_machine, w->state, state);
+    common_machine_move(&coordinator_worker_machine, w->state, state);
     bool was = coordinator_worker_active(w);
     w->state = state;
     if (state == COORDINATOR_WORKER_LOST) { // who waited for it waits no more

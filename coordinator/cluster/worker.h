@@ -20,11 +20,11 @@
 #ifndef COORDINATOR_WORKER_H
 #define COORDINATOR_WORKER_H
 
+#include "common/loop/machine.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/pace.h"
 #include "coordinator/cluster/quarantine.h"
 #include "coordinator/events.h"
-#include "coordinator/machine.h"
 #include "proto/footprint.h"
 #include "proto/limits.h"
 #include "proto/rpc.h"
@@ -37,7 +37,7 @@ enum coordinator_worker_state {
     COORDINATOR_WORKER_LOST,
     COORDINATOR_WORKER_STATES
 };
-extern const struct coordinator_machine coordinator_worker_machine;
+extern const struct common_machine coordinator_worker_machine;
 
 struct coordinator_gather;
 struct reduce_member;

@@ -28,7 +28,7 @@ struct coordinator_door {
 // ---- state --------------------------------------------------------------------------------------
 
 #define TO(state) (1u << COORDINATOR_SESSION_##state)
-const struct coordinator_machine coordinator_session_machine = {
+const struct common_machine coordinator_session_machine = {
     .name = "session",
     .n = COORDINATOR_SESSION_STATES,
     .states = {"creating", "active", "relayout", "truncating", "forking", "deleting", "gone"},
@@ -47,7 +47,7 @@ const struct coordinator_machine coordinator_session_machine = {
 
 void coordinator_session_set_state(struct coordinator_session *s, enum coordinator_session_state state)
 {
-    coordinator_machine_move(&coordinator_session_machine, s->state, state);
+    common_machine_move(&coordinator_session_machine, s->state, state);
     s->state = state;
 }
 

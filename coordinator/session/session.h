@@ -15,8 +15,8 @@
 #ifndef COORDINATOR_SESSION_H
 #define COORDINATOR_SESSION_H
 
+#include "common/loop/machine.h"
 #include "coordinator/events.h"
-#include "coordinator/machine.h"
 #include "coordinator/session/layout.h"
 #include "coordinator/session/move_ticket.h"
 #include "coordinator/session/rangeset.h"
@@ -40,7 +40,7 @@ enum coordinator_session_state {
     COORDINATOR_SESSION_GONE,
     COORDINATOR_SESSION_STATES
 };
-extern const struct coordinator_machine coordinator_session_machine;
+extern const struct common_machine coordinator_session_machine;
 
 struct coordinator_exclusive; // a wish for the session alone
 struct coordinator_lane;      // of the room of steps

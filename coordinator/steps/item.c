@@ -5,7 +5,7 @@
 #include "coordinator/steps/call.h"
 
 #define TO(state) (1u << COORDINATOR_ITEM_##state)
-const struct coordinator_machine coordinator_item_machine = {
+const struct common_machine coordinator_item_machine = {
     .name = "item",
     .n = COORDINATOR_ITEM_STATES,
     .states = {"new", "waiting", "placing", "queued", "flying", "retrying", "undoing", "done"},
@@ -25,7 +25,7 @@ const struct coordinator_machine coordinator_item_machine = {
 
 void coordinator_item_set_state(struct coordinator_item *item, enum coordinator_item_state state)
 {
-    coordinator_machine_move(&coordinator_item_machine, item->state, state);
+    common_machine_move(&coordinator_item_machine, item->state, state);
     item->state = state;
 }
 

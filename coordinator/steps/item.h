@@ -21,7 +21,7 @@
 #define COORDINATOR_ITEM_H
 
 #include "common/base/trace.h"
-#include "coordinator/machine.h"
+#include "common/loop/machine.h"
 #include "coordinator/steps/slab.h"
 #include "coordinator/steps/steps.h"
 #include "coordinator/sync/missing.h"
@@ -45,7 +45,7 @@ enum coordinator_item_state {
     COORDINATOR_ITEM_DONE,
     COORDINATOR_ITEM_STATES
 };
-extern const struct coordinator_machine coordinator_item_machine;
+extern const struct common_machine coordinator_item_machine;
 
 struct coordinator_item_ask {                      // what the client has asked for; never altered
     uint64_t session, incarnation, first, visible; // visible 0: AttendItem says what it means

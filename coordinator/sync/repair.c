@@ -33,7 +33,7 @@ struct coordinator_repair {
 };
 
 #define TO(state) (1u << REPAIR_##state)
-const struct coordinator_machine coordinator_repair_machine = {
+const struct common_machine coordinator_repair_machine = {
     .name = "repair",
     .n = REPAIR_STATES,
     .states = {"queued", "running", "resting", "over"},
@@ -48,7 +48,7 @@ const struct coordinator_machine coordinator_repair_machine = {
 
 static void repair_set_state(struct coordinator_repair *r, enum repair_state state)
 {
-    coordinator_machine_move(&coordinator_repair_machine, r->state, state);
+    common_machine_move(&coordinator_repair_machine, r->state, state);
     r->state = state;
 }
 

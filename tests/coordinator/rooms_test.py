@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No room of the coordinator calls one above it: tests/tools/check_includes.py looks at what files include, this looks
 at what the compiled objects need. An object of a room may need a symbol of its own room, of the rooms below, and of
-what all rooms share (core.c, events.c, machine.c, presence.c, turn.c), and of nothing else of the coordinator. Nor do
+what all rooms share (core.c, events.c, presence.c, turn.c), and of nothing else of the coordinator. Nor do
 objects form a circle of more than CIRCLE.
 
     tests/coordinator/rooms_test.py OBJECT...     all of the coordinator's
@@ -20,7 +20,7 @@ import check_circles
 # Each may use those before it.
 ROOMS = ["store", "tenants", "cluster", "session", "sync", "check", "place", "rows", "sessions", "steps"]
 CIRCLE = 2  # objects that may need each other, directly or not
-SHARED = {"core.c.o", "events.c.o", "machine.c.o", "presence.c.o", "turn.c.o"}
+SHARED = {"core.c.o", "events.c.o", "presence.c.o", "turn.c.o"}
 OBJECTS = sys.argv[1:]
 
 

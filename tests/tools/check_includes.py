@@ -24,8 +24,7 @@ def storeys(folder, base, names):
 
 
 # What all rooms of the coordinator may include.
-CORE = {"common", "proto", "reduce/plan.h", "coordinator/core.h", "coordinator/events.h",
-        "coordinator/machine.h", "coordinator/turn.h"}
+CORE = {"common", "proto", "reduce/plan.h", "coordinator/core.h", "coordinator/events.h", "coordinator/turn.h"}
 
 
 def rooms(*names):

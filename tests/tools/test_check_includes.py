@@ -16,7 +16,7 @@ HEAD = "// SPDX-License-Identifier: Apache-2.0\n"
 # What the trees include; each is clean by itself.
 BASE = [
     "common/base/status.h", "common/log/log.h", "proto/frame.h", "kernels/partial.h", "kernels/attention.h", "reduce/plan.h", "reduce/engine.h",
-    "worker/store/store.h", "worker/session/session.h", "coordinator/http.h", "coordinator/core.h", "coordinator/machine.h",
+    "worker/store/store.h", "worker/session/session.h", "coordinator/http.h", "coordinator/core.h",
     "coordinator/turn.h", "coordinator/store/store.h",
     "coordinator/cluster/plan.h", "coordinator/session/session.h", "coordinator/steps/item.h", "client/banyan.h", "tests/help.h", "bench/help.h", "examples/help.h",
     "research/help.h",
@@ -56,16 +56,16 @@ class CheckIncludes(unittest.TestCase):
             "proto": "common/base/status.h common/log/log.h proto/frame.h proto/banyan.pb-c.h",
             "kernels": "common/base/status.h common/log/log.h kernels/attention.h kernels/partial.h",
             "reduce": "common/base/status.h common/log/log.h proto/frame.h kernels/partial.h reduce/engine.h reduce/plan.h",
-            "coordinator": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/http.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "coordinator": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/http.h coordinator/core.h coordinator/turn.h "
                            "coordinator/store/store.h coordinator/cluster/plan.h coordinator/session/session.h "
                            "coordinator/steps/item.h proto/banyan.pb-c.h",
             "coordinator/store": "common/base/status.h common/log/log.h coordinator/store/store.h",
-            "coordinator/cluster": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "coordinator/cluster": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/turn.h "
                                    "coordinator/store/store.h coordinator/cluster/plan.h proto/banyan.pb-c.h",
-            "coordinator/session": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "coordinator/session": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/turn.h "
                                    "coordinator/store/store.h coordinator/cluster/plan.h "
                                    "coordinator/session/session.h proto/banyan.pb-c.h",
-            "coordinator/steps": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "coordinator/steps": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/turn.h "
                                  "coordinator/store/store.h coordinator/cluster/plan.h coordinator/session/session.h "
                                  "coordinator/steps/item.h proto/banyan.pb-c.h",
             "worker": "worker/store/store.h worker/session/session.h",

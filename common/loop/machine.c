@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/machine.h"
+#include "common/loop/machine.h"
 
 #include <stdlib.h>
 
 #include "common/log/log.h"
 
-void coordinator_machine_move(const struct coordinator_machine *machine, unsigned from, unsigned to)
+void common_machine_move(const struct common_machine *machine, unsigned from, unsigned to)
 {
     if (machine->next[from] & (1u << to))
         return;
