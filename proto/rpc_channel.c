@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/log/log.h"
+#include "common/loop/machine.h"
 #include "proto/stream_hello.h"
 #include "proto/transport.h"
 
@@ -254,14 +255,21 @@ static void call_assert(const struct proto_pending *call)
     assert(call->done);
 }
 
+#define TO(state) (1u << PROTO_CALL_##state)
+static const struct common_machine call_machine = {
+    .name = "call",
+    .n = PROTO_CALL_STATES,
+    .states = {"new", "waiting", "sent", "ended"},
+    .next = {[PROTO_CALL_NEW] = TO(WAITING) | TO(SENT),
+             [PROTO_CALL_WAITING] = TO(SENT) | TO(ENDED),
+             [PROTO_CALL_SENT] = TO(ENDED),
+             [PROTO_CALL_ENDED] = 0},
+};
+#undef TO
+
 static void call_move(struct proto_pending *call, enum proto_pending_state to)
 {
-    static const bool allowed[4][4] = {
-        [PROTO_CALL_NEW] = {[PROTO_CALL_WAITING] = true, [PROTO_CALL_SENT] = true},
-        [PROTO_CALL_WAITING] = {[PROTO_CALL_SENT] = true, [PROTO_CALL_ENDED] = true},
-        [PROTO_CALL_SENT] = {[PROTO_CALL_ENDED] = true},
-    };
-    assert(allowed[call->state][to]);
+    common_machine_move(&call_machine, call->state, to);
     call->state = to;
     call_assert(call);
 }

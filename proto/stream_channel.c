@@ -25,6 +25,7 @@
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/log/log.h"
+#include "common/loop/machine.h"
 #include "common/loop/resolver.h"
 #include "proto/stream_hello.h"
 #include "proto/stream_link.h"
@@ -42,7 +43,8 @@ enum channel_state {
     STATE_SECURING, // the handshake of TLS
     STATE_HELLO,
     STATE_PROOF,
-    STATE_READY
+    STATE_READY,
+    STATES
 };
 
 struct stream_channel {
@@ -73,18 +75,24 @@ static void channel_assert(const struct stream_channel *s)
     assert(!s->lookup || s->state == STATE_LOOKUP);
 }
 
+#define TO(state) (1u << STATE_##state)
+static const struct common_machine channel_machine = {
+    .name = "channel",
+    .n = STATES,
+    .states = {"backoff", "lookup", "connecting", "securing", "hello", "proof", "ready"},
+    .next = {[STATE_BACKOFF] = TO(BACKOFF) | TO(LOOKUP) | TO(CONNECTING),
+             [STATE_LOOKUP] = TO(BACKOFF) | TO(CONNECTING),
+             [STATE_CONNECTING] = TO(BACKOFF) | TO(SECURING) | TO(HELLO),
+             [STATE_SECURING] = TO(BACKOFF) | TO(HELLO),
+             [STATE_HELLO] = TO(BACKOFF) | TO(PROOF),
+             [STATE_PROOF] = TO(BACKOFF) | TO(READY),
+             [STATE_READY] = TO(BACKOFF)},
+};
+#undef TO
+
 static void channel_move(struct stream_channel *s, enum channel_state to)
 {
-    static const bool allowed[7][7] = {
-        [STATE_BACKOFF] = {[STATE_BACKOFF] = true, [STATE_LOOKUP] = true, [STATE_CONNECTING] = true},
-        [STATE_LOOKUP] = {[STATE_BACKOFF] = true, [STATE_CONNECTING] = true},
-        [STATE_CONNECTING] = {[STATE_BACKOFF] = true, [STATE_SECURING] = true, [STATE_HELLO] = true},
-        [STATE_SECURING] = {[STATE_BACKOFF] = true, [STATE_HELLO] = true},
-        [STATE_HELLO] = {[STATE_BACKOFF] = true, [STATE_PROOF] = true},
-        [STATE_PROOF] = {[STATE_BACKOFF] = true, [STATE_READY] = true},
-        [STATE_READY] = {[STATE_BACKOFF] = true},
-    };
-    assert(allowed[s->state][to]);
+    common_machine_move(&channel_machine, s->state, to);
     s->state = to;
     channel_assert(s);
 }
@@ -516,6 +524,7 @@ static void on_timer(void *arg)
         retreat(s, COMMON_UNAVAILABLE, "no answer to the hello in 5 s: " STRANGER);
         break;
     case STATE_READY:
+    case STATES:
         break;
     }
 }

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 
 #include "common/base/clock.h"
+#include "common/loop/machine.h"
 #include "common/memory/block.h"
 #include "proto/transport.h"
 
@@ -31,16 +32,21 @@ static void link_assert(const struct proto_link *link)
     assert(link->state != PROTO_LINK_FAILED || link->failed_code != COMMON_OK);
 }
 
+#define TO(state) (1u << PROTO_LINK_##state)
+static const struct common_machine link_machine = {
+    .name = "link",
+    .n = PROTO_LINK_STATES,
+    .states = {"open", "paused", "failed", "closed"},
+    .next = {[PROTO_LINK_OPEN] = TO(PAUSED) | TO(FAILED) | TO(CLOSED),
+             [PROTO_LINK_PAUSED] = TO(OPEN) | TO(FAILED) | TO(CLOSED),
+             [PROTO_LINK_FAILED] = TO(CLOSED),
+             [PROTO_LINK_CLOSED] = 0},
+};
+#undef TO
+
 static void link_move(struct proto_link *link, enum proto_link_state to)
 {
-    static const bool allowed[4][4] = {
-        [PROTO_LINK_OPEN] =
-            {[PROTO_LINK_PAUSED] = true, [PROTO_LINK_FAILED] = true, [PROTO_LINK_CLOSED] = true},
-        [PROTO_LINK_PAUSED] =
-            {[PROTO_LINK_OPEN] = true, [PROTO_LINK_FAILED] = true, [PROTO_LINK_CLOSED] = true},
-        [PROTO_LINK_FAILED] = {[PROTO_LINK_CLOSED] = true},
-    };
-    assert(allowed[link->state][to]);
+    common_machine_move(&link_machine, link->state, to);
     link->state = to;
     link_assert(link);
 }

@@ -74,7 +74,13 @@ struct proto_link_out {
     struct proto_link_out **owner; // cleared when this goes
 };
 
-enum proto_link_state { PROTO_LINK_OPEN, PROTO_LINK_PAUSED, PROTO_LINK_FAILED, PROTO_LINK_CLOSED };
+enum proto_link_state {
+    PROTO_LINK_OPEN,
+    PROTO_LINK_PAUSED,
+    PROTO_LINK_FAILED,
+    PROTO_LINK_CLOSED,
+    PROTO_LINK_STATES
+};
 
 struct proto_link {
     struct common_loop *loop;

@@ -11,6 +11,7 @@
 #include "common/base/random.h"
 #include "common/hash/hash.h"
 #include "common/log/log.h"
+#include "common/loop/machine.h"
 #include "proto/acceptor.h"
 #include "proto/stream_hello.h"
 #include "proto/stream_link.h"
@@ -39,7 +40,7 @@ enum { SILENT, GREETED };
 //       │                                             │
 //       ▼          lost, garbage, from each of them   ▼
 //     CLOSED ◀────────────────────────────────────────┘
-enum link_state { LINK_HELLO, LINK_PROOF, LINK_READY, LINK_REFUSED, LINK_CLOSED };
+enum link_state { LINK_HELLO, LINK_PROOF, LINK_READY, LINK_REFUSED, LINK_CLOSED, LINK_STATES };
 
 struct server_link {
     struct common_list link;     // in server->links
@@ -88,15 +89,22 @@ static struct proto_lane *lane_of(const struct server_link *link)
     return &link->server->lanes[proto_role_is_daemon(link->role) ? PROTO_LANE_DAEMONS : PROTO_LANE_CLIENTS];
 }
 
+#define TO(state) (1u << LINK_##state)
+static const struct common_machine link_machine = {
+    .name = "link",
+    .n = LINK_STATES,
+    .states = {"hello", "proof", "ready", "refused", "closed"},
+    .next = {[LINK_HELLO] = TO(PROOF) | TO(REFUSED) | TO(CLOSED),
+             [LINK_PROOF] = TO(READY) | TO(REFUSED) | TO(CLOSED),
+             [LINK_READY] = TO(CLOSED),
+             [LINK_REFUSED] = TO(CLOSED),
+             [LINK_CLOSED] = 0},
+};
+#undef TO
+
 static void link_move(struct server_link *link, enum link_state to)
 {
-    static const bool allowed[5][5] = {
-        [LINK_HELLO] = {[LINK_PROOF] = true, [LINK_REFUSED] = true, [LINK_CLOSED] = true},
-        [LINK_PROOF] = {[LINK_READY] = true, [LINK_REFUSED] = true, [LINK_CLOSED] = true},
-        [LINK_READY] = {[LINK_CLOSED] = true},
-        [LINK_REFUSED] = {[LINK_CLOSED] = true},
-    };
-    assert(allowed[link->state][to]);
+    common_machine_move(&link_machine, link->state, to);
     count_stranger(link, link->state, -1);
     count_stranger(link, to, 1);
     if (to == LINK_READY)

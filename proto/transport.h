@@ -27,7 +27,13 @@
 //      │        transport ready│  └──deadline, cancel, loss, close
 //      └──it is not──▶ WAITING─┘                  │
 //                         └───────────────────────┘
-enum proto_pending_state { PROTO_CALL_NEW, PROTO_CALL_WAITING, PROTO_CALL_SENT, PROTO_CALL_ENDED };
+enum proto_pending_state {
+    PROTO_CALL_NEW,
+    PROTO_CALL_WAITING,
+    PROTO_CALL_SENT,
+    PROTO_CALL_ENDED,
+    PROTO_CALL_STATES
+};
 
 struct proto_link_out;
 

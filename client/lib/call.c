@@ -18,6 +18,7 @@
 
 #include "client/lib/internal.h"
 #include "common/base/failpoint.h"
+#include "common/loop/machine.h"
 
 #define BACKOFF_FIRST_NS (10 * COMMON_NS_PER_MS)
 #define BACKOFF_MAX_NS   (500 * COMMON_NS_PER_MS)
@@ -31,16 +32,21 @@ static void call_assert(const struct client_call *call)
     assert(call->state != CLIENT_CALL_REFUSED || call->refusal.code != COMMON_OK);
 }
 
+#define TO(state) (1u << CLIENT_CALL_##state)
+static const struct common_machine call_machine = {
+    .name = "call",
+    .n = CLIENT_CALL_STATES,
+    .states = {"over", "sent", "resting", "refused"},
+    .next = {[CLIENT_CALL_OVER] = TO(SENT) | TO(REFUSED),
+             [CLIENT_CALL_SENT] = TO(OVER) | TO(RESTING),
+             [CLIENT_CALL_RESTING] = TO(OVER) | TO(SENT) | TO(REFUSED),
+             [CLIENT_CALL_REFUSED] = TO(OVER)},
+};
+#undef TO
+
 static void call_move(struct client_call *call, enum client_call_state to)
 {
-    static const bool allowed[4][4] = {
-        [CLIENT_CALL_OVER] = {[CLIENT_CALL_SENT] = true, [CLIENT_CALL_REFUSED] = true},
-        [CLIENT_CALL_SENT] = {[CLIENT_CALL_OVER] = true, [CLIENT_CALL_RESTING] = true},
-        [CLIENT_CALL_RESTING] =
-            {[CLIENT_CALL_OVER] = true, [CLIENT_CALL_SENT] = true, [CLIENT_CALL_REFUSED] = true},
-        [CLIENT_CALL_REFUSED] = {[CLIENT_CALL_OVER] = true},
-    };
-    assert(allowed[call->state][to]);
+    common_machine_move(&call_machine, call->state, to);
     if (call->state == CLIENT_CALL_OVER) {
         struct client_call **head = &call->client->calls;
         call->next = *head;

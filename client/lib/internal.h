@@ -130,6 +130,7 @@ enum client_call_state { // drawn in call.c
     CLIENT_CALL_SENT,    // in its channel
     CLIENT_CALL_RESTING, // its timer runs: sent again after it
     CLIENT_CALL_REFUSED, // notified in a later turn of the loop
+    CLIENT_CALL_STATES
 };
 
 // One RPC with its retries. UNAVAILABLE from a lost connection is tried again until the deadline where the
@@ -277,7 +278,7 @@ struct client_put {           // a call, a put or a read, that waits its turn on
     void (*done)(struct client_put *put, banyan_code code, const struct proto_message *message,
                  const banyan_error *error);
     uint64_t timeout_ns;
-    enum client_put_state { CLIENT_PUT_OVER, CLIENT_PUT_WAITING, CLIENT_PUT_SENT } state;
+    enum client_put_state { CLIENT_PUT_OVER, CLIENT_PUT_WAITING, CLIENT_PUT_SENT, CLIENT_PUT_STATES } state;
 };
 banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, struct client_peer **out,
                              banyan_error *error);

@@ -15,6 +15,7 @@
 
 #include "client/lib/internal.h"
 #include "common/hash/hash.h"
+#include "common/loop/machine.h"
 #include "common/secure/secret.h"
 
 #define PEER_WINDOW  6
@@ -44,14 +45,20 @@ struct client_peers {
     struct client_peer *buckets[PEER_BUCKETS];
 };
 
+#define TO(state) (1u << CLIENT_PUT_##state)
+static const struct common_machine put_machine = {
+    .name = "put",
+    .n = CLIENT_PUT_STATES,
+    .states = {"over", "waiting", "sent"},
+    .next = {[CLIENT_PUT_OVER] = TO(WAITING),
+             [CLIENT_PUT_WAITING] = TO(SENT) | TO(OVER),
+             [CLIENT_PUT_SENT] = TO(OVER)},
+};
+#undef TO
+
 static void put_move(struct client_put *put, enum client_put_state to)
 {
-    static const bool allowed[3][3] = {
-        [CLIENT_PUT_OVER] = {[CLIENT_PUT_WAITING] = true},
-        [CLIENT_PUT_WAITING] = {[CLIENT_PUT_SENT] = true, [CLIENT_PUT_OVER] = true},
-        [CLIENT_PUT_SENT] = {[CLIENT_PUT_OVER] = true},
-    };
-    assert(allowed[put->state][to]);
+    common_machine_move(&put_machine, put->state, to);
     put->state = to;
 }
 

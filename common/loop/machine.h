@@ -4,7 +4,7 @@
 #ifndef COMMON_MACHINE_H
 #define COMMON_MACHINE_H
 
-#define COMMON_MACHINE_STATES 8
+#define COMMON_MACHINE_STATES 12 // at most
 
 struct common_machine {
     const char *name;

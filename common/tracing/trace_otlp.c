@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <assert.h>
 #include <event2/buffer.h>
 #include <event2/dns.h>
 #include <event2/event.h>
@@ -16,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/hash/hash.h"
 #include "common/log/log.h"
+#include "common/loop/machine.h"
 #include "common/loop/resolver.h"
 #include "common/tracing/trace_export.h"
 
@@ -36,10 +36,15 @@
 enum otlp_state { OTLP_IDLE, OTLP_LOOKUP, OTLP_SENDING, OTLP_ENDED, OTLP_RESTING, OTLP_STATES };
 
 #define TO(state) (1u << OTLP_##state)
-static const unsigned transitions[OTLP_STATES] = {
-    [OTLP_IDLE] = TO(LOOKUP),    [OTLP_LOOKUP] = TO(SENDING) | TO(ENDED),
-    [OTLP_SENDING] = TO(ENDED),  [OTLP_ENDED] = TO(IDLE) | TO(LOOKUP) | TO(RESTING),
-    [OTLP_RESTING] = TO(LOOKUP),
+static const struct common_machine otlp_machine = {
+    .name = "export",
+    .n = OTLP_STATES,
+    .states = {"idle", "lookup", "sending", "ended", "resting"},
+    .next = {[OTLP_IDLE] = TO(LOOKUP),
+             [OTLP_LOOKUP] = TO(SENDING) | TO(ENDED),
+             [OTLP_SENDING] = TO(ENDED),
+             [OTLP_ENDED] = TO(IDLE) | TO(LOOKUP) | TO(RESTING),
+             [OTLP_RESTING] = TO(LOOKUP)},
 };
 #undef TO
 
@@ -72,7 +77,7 @@ struct common_trace_otlp {
 
 static void otlp_set_state(struct common_trace_otlp *o, enum otlp_state state)
 {
-    assert(transitions[o->state] & (1u << state));
+    common_machine_move(&otlp_machine, o->state, state);
     o->state = state;
 }
 

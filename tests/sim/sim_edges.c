@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MACHINES = 8, STATES = COMMON_MACHINE_STATES };
+enum { MACHINES = 32, STATES = COMMON_MACHINE_STATES };
 
 struct taken {
     const struct common_machine *machine;

@@ -25,7 +25,6 @@
 // does, its term, which is higher, ends the membership with the first.
 #include "worker/core/membership.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +34,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/random.h"
 #include "common/log/log.h"
+#include "common/loop/machine.h"
 #include "proto/endpoint.h"
 #include "proto/rpc.h"
 
@@ -59,11 +59,14 @@ enum membership_state {
 };
 
 #define TO(state) (1u << MEMBERSHIP_##state)
-static const unsigned transitions[MEMBERSHIP_STATES] = {
-    [MEMBERSHIP_AWAY] = TO(AWAY) | TO(ASKING),
-    [MEMBERSHIP_ASKING] = TO(AWAY) | TO(JOINING),
-    [MEMBERSHIP_JOINING] = TO(AWAY) | TO(ASKING) | TO(MEMBER),
-    [MEMBERSHIP_MEMBER] = TO(AWAY) | TO(ASKING),
+static const struct common_machine membership_machine = {
+    .name = "membership",
+    .n = MEMBERSHIP_STATES,
+    .states = {"away", "asking", "joining", "member"},
+    .next = {[MEMBERSHIP_AWAY] = TO(AWAY) | TO(ASKING),
+             [MEMBERSHIP_ASKING] = TO(AWAY) | TO(JOINING),
+             [MEMBERSHIP_JOINING] = TO(AWAY) | TO(ASKING) | TO(MEMBER),
+             [MEMBERSHIP_MEMBER] = TO(AWAY) | TO(ASKING)},
 };
 #undef TO
 
@@ -100,7 +103,7 @@ struct worker_membership {
 
 static void membership_set_state(struct worker_membership *m, enum membership_state state)
 {
-    assert(transitions[m->state] & (1u << state));
+    common_machine_move(&membership_machine, m->state, state);
     m->state = state;
 }
 

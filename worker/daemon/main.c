@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // banyan-worker. Exit codes: 0 clean (also after SIGTERM or SIGINT), 2 usage, 3 cannot start, 4 the device is
 // lost: to be started again, 5 with --drain: it ended while it still had chunks.
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include "common/cli/options.h"
 #include "common/http/http.h"
 #include "common/log/log.h"
+#include "common/loop/machine.h"
 #include "common/loop/notify.h"
 #include "common/memory/memory.h"
 #include "common/tracing/tracer.h"
@@ -35,11 +35,14 @@ enum { EXIT_DEVICE = 4, EXIT_CHUNKS = 5 }; // beside those of common/cli/daemon.
 enum daemon_state { DAEMON_STARTING, DAEMON_SERVING, DAEMON_EMPTYING, DAEMON_LEAVING, DAEMON_STATES };
 
 #define TO(state) (1u << DAEMON_##state)
-static const unsigned transitions[DAEMON_STATES] = {
-    [DAEMON_STARTING] = TO(SERVING) | TO(LEAVING),
-    [DAEMON_SERVING] = TO(EMPTYING) | TO(LEAVING),
-    [DAEMON_EMPTYING] = TO(LEAVING),
-    [DAEMON_LEAVING] = 0,
+static const struct common_machine daemon_machine = {
+    .name = "daemon",
+    .n = DAEMON_STATES,
+    .states = {"starting", "serving", "emptying", "leaving"},
+    .next = {[DAEMON_STARTING] = TO(SERVING) | TO(LEAVING),
+             [DAEMON_SERVING] = TO(EMPTYING) | TO(LEAVING),
+             [DAEMON_EMPTYING] = TO(LEAVING),
+             [DAEMON_LEAVING] = 0},
 };
 #undef TO
 
@@ -56,7 +59,7 @@ struct daemon {
 
 static void daemon_set_state(struct daemon *d, enum daemon_state state)
 {
-    assert(transitions[d->state] & (1u << state));
+    common_machine_move(&daemon_machine, d->state, state);
     d->state = state;
 }
 

@@ -15,12 +15,12 @@
 //
 // Beside steps, never in one: a step's own work, split and bits do not know of it. Rounds are small, so that
 // steps pass between them.
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/loop/machine.h"
 #include "kernels/scalar.h"
 #include "proto/mass.h"
 #include "proto/spec.h"
@@ -37,10 +37,11 @@ enum {
 enum mass_state { MASS_NEXT, MASS_COMPUTING, MASS_OVER, MASS_STATES };
 
 #define TO(state) (1u << MASS_##state)
-static const unsigned transitions[MASS_STATES] = {
-    [MASS_NEXT] = TO(COMPUTING) | TO(OVER),
-    [MASS_COMPUTING] = TO(NEXT) | TO(OVER),
-    [MASS_OVER] = 0,
+static const struct common_machine mass_machine = {
+    .name = "mass",
+    .n = MASS_STATES,
+    .states = {"next", "computing", "over"},
+    .next = {[MASS_NEXT] = TO(COMPUTING) | TO(OVER), [MASS_COMPUTING] = TO(NEXT) | TO(OVER), [MASS_OVER] = 0},
 };
 #undef TO
 
@@ -78,7 +79,7 @@ struct worker_mass {
 
 static void mass_set_state(struct worker_mass *m, enum mass_state state)
 {
-    assert(transitions[m->state] & (1u << state));
+    common_machine_move(&mass_machine, m->state, state);
     m->state = state;
 }
 

@@ -27,6 +27,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
+#include "common/loop/machine.h"
 #include "common/memory/block.h"
 #include "kernels/partial.h"
 #include "proto/spec.h"
@@ -52,15 +53,18 @@ enum step_state {
 };
 
 #define TO(state) (1u << STEP_##state)
-static const unsigned transitions[STEP_STATES] = {
-    [STEP_BEGINNING] = TO(COMPUTING) | TO(OVER),
-    [STEP_COMPUTING] = TO(WAITING) | TO(AWAY) | TO(KEEPING) | TO(MERGING) | TO(OVER),
-    [STEP_KEEPING] = TO(MERGING) | TO(OVER),
-    [STEP_WAITING] = TO(COMPUTING) | TO(OVER),
-    [STEP_AWAY] = TO(COMPUTING) | TO(ABANDONED),
-    [STEP_MERGING] = TO(OVER),
-    [STEP_ABANDONED] = TO(OVER),
-    [STEP_OVER] = 0,
+static const struct common_machine step_machine = {
+    .name = "step",
+    .n = STEP_STATES,
+    .states = {"beginning", "computing", "waiting", "away", "keeping", "merging", "abandoned", "over"},
+    .next = {[STEP_BEGINNING] = TO(COMPUTING) | TO(OVER),
+             [STEP_COMPUTING] = TO(WAITING) | TO(AWAY) | TO(KEEPING) | TO(MERGING) | TO(OVER),
+             [STEP_WAITING] = TO(COMPUTING) | TO(OVER),
+             [STEP_AWAY] = TO(COMPUTING) | TO(ABANDONED),
+             [STEP_KEEPING] = TO(MERGING) | TO(OVER),
+             [STEP_MERGING] = TO(OVER),
+             [STEP_ABANDONED] = TO(OVER),
+             [STEP_OVER] = 0},
 };
 #undef TO
 
@@ -99,7 +103,7 @@ struct worker_step {
 
 static void step_set_state(struct worker_step *s, enum step_state state)
 {
-    assert(transitions[s->state] & (1u << state));
+    common_machine_move(&step_machine, s->state, state);
     s->state = state;
 }
 
