@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coordinator's calls about sessions and chunks. Every call may be repeated; one that fails
 // changes nothing.
+#include "worker/control/control.h"
+
 #include <stdlib.h>
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "proto/health.h"
 #include "proto/limits.h"
+#include "worker/control/lose.h"
+#include "worker/control/plans.h"
 #include "worker/core/kept.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"

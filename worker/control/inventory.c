@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inventory: what a worker holds, page by page in ascending order of sessions, and in each by position.
+#include "worker/control/inventory.h"
+
 #include <stdlib.h>
 
 #include "common/base/failpoint.h"
+#include "worker/control/plans.h"
 #include "worker/core/kept.h"
 #include "worker/core/state.h"
 #include "worker/disk/disk.h"

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans: who is whose parent in the tree that answers steps.
+#include "worker/control/plans.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,4 +176,30 @@ void worker_plans_close(struct worker *worker)
     while (worker_map_next(&plans, &cursor, &value))
         plan_free(value); // ends its steps
     worker_map_free(&plans);
+}
+
+// ---- terms --------------------------------------------------------------------------------------
+
+bool worker_term_check(struct worker *worker, uint64_t term, struct proto_request *request)
+{
+    struct proto_status status;
+    // Another worker's step of a term that is not known here is of a plan that is not, either.
+    if (term > worker->term && proto_request_role(request) == BANYAN__PB__ROLE__ROLE_WORKER) {
+        proto_status_set(&status, COMMON_ABORTED, "OLD_PLAN",
+                         "term %" PRIu64 " has not begun here: the coordinator must begin it", term);
+        proto_request_fail_status(request, &status);
+        return false;
+    }
+    if (term >= worker->term) {
+        worker->term = term;
+        if (worker->plans_term < term) { // membership may have seen the term first
+            worker_plans_close(worker);
+            worker->plans_term = term;
+        }
+        return true;
+    }
+    proto_status_set(&status, COMMON_ABORTED, "OLD_TERM",
+                     "term %" PRIu64 " is over: term %" PRIu64 " has begun", term, worker->term);
+    proto_request_fail_status(request, &status);
+    return false;
 }

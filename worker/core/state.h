@@ -114,59 +114,9 @@ struct worker {
     void *drained_arg;
 };
 
-// Accepts a term that is not lower than the highest seen, and remembers it; plans of an earlier one go, since
-// none is left to drop them. Otherwise answers the request:
-// ABORTED, OLD_TERM; or OLD_PLAN, where another worker says a term that no coordinator has said here.
-bool worker_term_check(struct worker *worker, uint64_t term, struct proto_request *request);
 // Answers a failure with the reason that goes with its code (see docs/reference/wire.md), "" for none.
 void worker_fail(struct proto_request *request, const struct common_error *err, const char *reason);
 
 void worker_hand_emptied(struct worker *worker); // after a step or a prepare has ended
-
-// Handlers: arg is the worker. control.c
-void worker_handle_layout_set(void *arg, struct proto_request *request);
-void worker_handle_session_drop(void *arg, struct proto_request *request);
-void worker_handle_chunk_copy(void *arg, struct proto_request *request);
-void worker_handle_health(void *arg, struct proto_request *request);
-// inventory.c
-void worker_handle_inventory(void *arg, struct proto_request *request);
-void worker_listing_free(struct worker_listing *listing);
-// expire.c
-// A put has come, or a commit of a session whose rows may be waiting for it: they are not dropped for a while.
-void worker_attach_touch(const struct worker *worker, struct worker_session *session, bool put);
-void worker_attach_expire(struct worker *worker, uint64_t now_ns); // with each heartbeat
-// prepare.c
-void worker_handle_rows_prepare(void *arg, struct proto_request *request);
-// rows.c
-// The part of [first, first + count) that lies in a chunk, which it touches, as rows of it.
-void worker_chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_t count, uint32_t *row,
-                       uint32_t *rows);
-// Rows that no commit has any more (worker_thaw_fn); arg: their session.
-void worker_thaw_rows(void *session, uint32_t layer, uint64_t first, uint64_t count);
-void worker_handle_chunk_put(void *arg, struct proto_request *request);
-void worker_handle_rows_commit(void *arg, struct proto_request *request);
-void worker_handle_rows_abort(void *arg, struct proto_request *request);
-// plans.c
-void worker_handle_plan_install(void *arg, struct proto_request *request);
-void worker_handle_plan_drop(void *arg, struct proto_request *request);
-void worker_plans_close(struct worker *worker);
-// step.c
-void worker_handle_step(void *arg, struct proto_request *request);
-bool worker_scratch_ready(struct worker *worker, uint64_t bytes); // worker->scratch; false: out of memory
-// probe.c
-// Measures again how fast it computes, beside its loop, where nothing else is in hand: for worker->pace. A step that comes
-// ends it. Otherwise, and on a device, nothing.
-void worker_probe_begin(struct worker *worker);
-void worker_probe_stop(struct worker *worker);
-// lose.c
-void worker_lose_chunk(void *worker, struct worker_chunk *chunk); // as worker_disk_options.damaged
-// A layout names a chunk that was lost here, and not as one that is to be copied here: its maker does not
-// know, and the chunk would be here again, without its rows.
-bool worker_names_lost(const struct worker *worker, const Banyan__Pb__LayoutSetRequest *body);
-void worker_lost_comes(struct worker *worker, const Banyan__Pb__LayoutSetRequest *body); // after it was set
-// mass.c
-void worker_handle_mass(void *arg, struct proto_request *request);
-// audit.c
-void worker_handle_audit(void *arg, struct proto_request *request);
 
 #endif

@@ -34,11 +34,6 @@ static int read_layer(struct worker_files *files, uint64_t chunk, uint64_t first
     return worker_image_layer_read(files, chunk, first, shape, layer, room, take_rows, &to);
 }
 
-bool worker_fetch_lost(int result)
-{
-    return result == -EBADMSG || result == -ENOENT || result == -EIO;
-}
-
 static void fetch_run(void *arg, const atomic_bool *stop)
 {
     struct worker_fetch *fetch = arg;

@@ -20,7 +20,7 @@ enum common_code worker_measure(struct worker_team *team, uint64_t memory_bytes,
                                 struct common_error *err);
 const char *worker_measure_kernel(struct common_error *err); // the kernel alone; NULL: as above
 
-// The parts of it, for a measurement beside the loop (state.h, worker_probe_begin): one query row over the keys of one
+// The parts of it, for a measurement beside the loop (steps/probe.h): one query row over the keys of one
 // run of this memory. Any thread.
 #define WORKER_MEASURE_RUN_BYTES (UINT64_C(256) * 128 * 2 * 2) // rows, dimensions, bfloat16, K and V
 #define WORKER_MEASURE_Q_FLOATS  (4 * 128)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attached rows that are not committed are dropped after a time, and their memory is freed. Looked at with
 // each heartbeat, so that no time counts in which the coordinator could not have taken a commit.
+#include "worker/rows/expire.h"
+
 #include "common/log/log.h"
 #include "worker/core/state.h"
 

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Phase one of a commit: freeze the rows and report what is here. Hashing gigabytes must not keep steps
 // waiting: above a limit it goes to the team, over pinned rows, and the answer follows.
+#include "worker/rows/prepare.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "common/base/failpoint.h"
+#include "worker/control/plans.h"
 #include "worker/core/kept.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"
+#include "worker/rows/expire.h"
+#include "worker/rows/rows.h"
 
 #define HASH_INLINE_BYTES (UINT64_C(1) << 20) // about 0.1 ms
 

@@ -10,6 +10,7 @@
 #include "common/base/list.h"
 #include "common/log/log.h"
 #include "proto/limits.h"
+#include "worker/control/plans.h"
 #include "worker/core/kept.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"

@@ -19,10 +19,6 @@ struct worker_pulls *worker_pulls_new(struct worker *worker); // NULL: out of me
 // Those under way fail: UNAVAILABLE. NULL is allowed.
 void worker_pulls_free(struct worker_pulls *pulls);
 
-// Handlers; arg: the worker.
-void worker_handle_chunk_pull(void *arg, struct proto_request *request);
-// read.c: for workers, at the edge; for clients with a ticket, at the public endpoint.
-void worker_handle_chunk_read(void *arg, struct proto_request *request);
-void worker_handle_client_read(void *arg, struct proto_request *request);
+void worker_handle_chunk_pull(void *arg, struct proto_request *request); // arg: the worker
 
 #endif

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Serving rows: to another worker, which makes a copy of the chunk (pull.c), and to clients with a ticket.
+#include "worker/rows/read.h"
+
 #include <stdlib.h>
 
 #include "common/base/failpoint.h"

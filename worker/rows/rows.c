@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attached rows: put by clients with a ticket, committed or aborted by the coordinator. What comes between:
 // prepare.c.
+#include "worker/rows/rows.h"
+
 #include <stdlib.h>
 
 #include "common/base/failpoint.h"
 #include "common/log/log.h"
 #include "common/memory/blob.h"
+#include "worker/control/plans.h"
 #include "worker/core/kept.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"
+#include "worker/rows/expire.h"
 #include "worker/rows/ticket.h"
 
 void worker_chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_t count, uint32_t *row,

@@ -10,6 +10,7 @@
 #include "common/log/log.h"
 #include "proto/rows_sum.h"
 #include "proto/spec.h"
+#include "worker/control/plans.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"
 #include "worker/disk/reread.h"

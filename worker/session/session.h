@@ -99,7 +99,7 @@ uint64_t worker_session_bytes(const struct worker_session *session); // of its c
 // Nothing where the session is unknown.
 void worker_session_drop(struct worker_map *sessions, struct worker_store *store, uint64_t id);
 
-// The session as it is, without the chunks that `drops` says (lose.c). RESOURCE_EXHAUSTED: it stays as it is.
+// The session as it is, without the chunks that `drops` says (without.c). RESOURCE_EXHAUSTED: it stays as it is.
 typedef bool (*worker_session_drops_fn)(const void *arg, uint64_t chunk);
 enum common_code worker_session_without(struct worker_map *sessions, struct worker_store *store,
                                         struct worker_session *session, worker_session_drops_fn drops,

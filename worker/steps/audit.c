@@ -7,12 +7,15 @@
 //         ◀── [rows][heads][4 + v_dim] float64 ──────────────────────────────────────────────┘
 //
 // A call is small (the coordinator cuts it so) and alone, and is computed on the team, so that no step waits for the loop.
+#include "worker/steps/audit.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/memory/blob.h"
 #include "kernels/reference.h"
 #include "proto/spec.h"
+#include "worker/control/plans.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"
 

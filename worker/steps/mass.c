@@ -15,6 +15,8 @@
 //
 // Beside steps, never in one: a step's own work, split and bits do not know of it. Rounds are small, so that
 // steps pass between them.
+#include "worker/steps/mass.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,9 +26,11 @@
 #include "kernels/scalar.h"
 #include "proto/mass.h"
 #include "proto/spec.h"
+#include "worker/control/plans.h"
 #include "worker/core/compute.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"
+#include "worker/steps/step.h"
 
 enum {
     ROUND_PARTS = 64,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A measurement while the loop runs: memory that the team has touched, then attention over it, as at the start
 // (measure.h), but over a fixed amount of keys: a machine that has become slow takes longer for it.
+#include "worker/steps/probe.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

@@ -19,6 +19,8 @@
 // The frame goes to the children first. Appended rows are stored in the order of frames, before anything is
 // computed. What is small is computed here, without a hand-off; the rest on the team; where K and V are a
 // device's, everything there.
+#include "worker/steps/step.h"
+
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -31,6 +33,7 @@
 #include "common/memory/block.h"
 #include "kernels/partial.h"
 #include "proto/spec.h"
+#include "worker/control/plans.h"
 #include "worker/core/compute.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"
@@ -38,6 +41,7 @@
 #include "worker/steps/append.h"
 #include "worker/steps/finish.h"
 #include "worker/steps/items.h"
+#include "worker/steps/probe.h"
 #include "worker/steps/spans.h"
 
 enum step_state {

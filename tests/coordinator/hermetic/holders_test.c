@@ -2,6 +2,7 @@
 // Chunks with several holders: the loss of all but one loses nothing, and fails no step.
 #include "tests/coordinator/hermetic/hermetic.h"
 
+#include "worker/control/lose.h"
 #include "worker/core/state.h"
 #include "worker/store/store.h"
 
