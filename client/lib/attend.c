@@ -47,7 +47,6 @@ struct client_attend {
     struct client_item_trace
         *traced; // [n_items]; NULL: no item has a traceparent. Written before it is posted
     size_t next_rpc, n_in_flight, window;
-    bool pumping;
     // packed
     struct client_split split;
     struct rpc *rpcs;           // [split.n_loads]
@@ -407,11 +406,9 @@ static void attend_fail(struct client_attend *a, const banyan_error *error)
         return; // the first failure counts
     a->code = error->code;
     a->error = *error;
-    a->pumping = true; // cancelling ends calls on this stack
-    for (size_t i = 0; i < a->next_rpc; i++)
+    for (size_t i = 0; i < a->next_rpc; i++) // these end on this stack, or soon
         if (!a->rpcs[i].ended)
             client_call_cancel(&a->rpcs[i].call);
-    a->pumping = false;
 }
 
 static void take_trace(struct client_attend *a, const Banyan__Pb__AttendReply *reply)
@@ -532,13 +529,12 @@ static void on_rpc_done(struct client_call *call, banyan_code code, const struct
     struct client_attend *a = rpc->attend;
     banyan_error wrong;
     rpc->ended = true;
-    a->n_in_flight--;
     if (code != BANYAN_OK)
         attend_fail(a, error);
     else if (a->code == BANYAN_OK && scatter(rpc, message, &wrong) != BANYAN_OK)
         attend_fail(a, &wrong);
-    if (!a->pumping)
-        attend_pump(a);
+    a->n_in_flight--; // not before: the others of a failed call end meanwhile, and this one ends it
+    attend_pump(a);
 }
 
 // Checked and packed, and not started.

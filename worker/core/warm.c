@@ -63,7 +63,7 @@ struct worker_warm {
     struct common_list waits, aheads, rooms, fetches;
     uint32_t n_waits, n_aheads, n_rooms, under_way;
     uint32_t read_ahead;
-    bool pumping, closed;
+    bool closed;
 };
 
 // ---- a wait -------------------------------------------------------------------------------------
@@ -312,12 +312,10 @@ static void pump_ahead(struct worker_warm *warm)
     }
 }
 
+// A wait that ends is out of the list before its `done` runs, which may begin and end others.
 static void pump(struct worker_warm *warm)
 {
     bool all = true;
-    if (warm->pumping)
-        return;
-    warm->pumping = true;
     while (end_one(warm, common_clock_ns())) {
     }
     for (struct common_list *at = warm->waits.next; at != &warm->waits && all; at = at->next)
@@ -326,7 +324,6 @@ static void pump(struct worker_warm *warm)
     }
     if (all)
         pump_ahead(warm);
-    warm->pumping = false;
     if (!common_list_empty(&warm->waits) || !common_list_empty(&warm->rooms))
         common_timer_start(warm->timer, LOOK_NS, false);
 }
