@@ -13,9 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
+#include "client/lib/peer.h"
 #include "client/lib/rows.h"
 #include "client/lib/ticket.h"
+#include "client/lib/truncate.h"
+#include "client/lib/wait.h"
 #include "common/base/failpoint.h"
 #include "proto/kv.h"
 #include "proto/rows_sum.h"

@@ -4,13 +4,21 @@
 // A caller's thread checks and packs everything into one struct client_attend; the I/O thread only sends and
 // scatters. Most calls are one RPC. Of a larger call a few RPCs are in flight; if it appends, one, because
 // rows must arrive in order and nng keeps none between calls.
+#include "client/lib/attend.h"
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
+#include "client/lib/mass.h"
+#include "client/lib/partial.h"
 #include "client/lib/rows.h"
 #include "client/lib/spans.h"
 #include "client/lib/split.h"
+#include "client/lib/truncate.h"
+#include "client/lib/wait.h"
 #include "common/hash/hash.h"
 #include "proto/mass.h"
 

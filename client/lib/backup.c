@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
 #include "common/hash/hash.h"
 #include "proto/limits.h"

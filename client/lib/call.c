@@ -12,11 +12,16 @@
 //
 // A refusal waits for a turn of its own because done never runs on the stack of client_call_start. It needs
 // no memory: its mail and its text lie in the call.
+#include "client/lib/call.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/endpoints.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
+#include "client/lib/wait.h"
 #include "common/base/failpoint.h"
 #include "common/loop/machine.h"
 

@@ -4,7 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/call.h"
+#include "client/lib/endpoints.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
+#include "client/lib/peer.h"
+#include "client/lib/queue.h"
 #include "client/lib/spans.h"
 #include "common/base/clock.h"
 #include "common/secure/secret.h"
@@ -54,7 +59,7 @@ static void open_channels(void *arg)
     opening->code = client_spans_open(client, opening->error);
     if (opening->code != BANYAN_OK)
         return;
-    opening->code = client_endpoints_open(client, &options, opening->error);
+    opening->code = client_endpoints_open(client, &options, client_calls_move, opening->error);
     if (opening->code != BANYAN_OK)
         return;
     opening->code = client_peers_new(client, opening->token, &client->peers);

@@ -2,6 +2,8 @@
 // Workers taken out of use and back into it, and a balance: asked for here, carried out by the coordinator.
 #include <stdlib.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
 
 // ---- drain and resume -----------------------------------------------------------------------------------

@@ -8,9 +8,12 @@
 // silent, and keeps its link, so that only the others can tell. Calls that were out over the old channel are
 // sent again over the new one, in the order in which they were begun: for the peer that is a retry like that
 // after a lost link. I/O thread.
+#include "client/lib/endpoints.h"
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
 #include "proto/endpoint.h"
 
@@ -26,6 +29,7 @@ struct endpoint {
 
 struct client_endpoints {
     struct banyan_client *client;
+    client_moved_fn moved;
     struct common_timer *timer; // NULL with one endpoint
     uint32_t n, current;
     struct endpoint at[PROTO_ENDPOINTS_MAX];
@@ -36,7 +40,7 @@ static void make_current(struct client_endpoints *all, uint32_t which)
     struct proto_channel *old = all->client->channel;
     all->current = which;
     all->client->channel = all->at[which].channel;
-    client_calls_move(all->client, old);
+    all->moved(all->client, old);
 }
 
 static void told(void *arg, const struct proto_reply *reply)
@@ -87,7 +91,7 @@ bool client_endpoints_several(const struct banyan_client *client)
 }
 
 banyan_code client_endpoints_open(struct banyan_client *client, const struct proto_channel_options *options,
-                                  banyan_error *error)
+                                  client_moved_fn moved, banyan_error *error)
 {
     struct proto_endpoint_list list;
     struct common_error err = {0};
@@ -98,6 +102,7 @@ banyan_code client_endpoints_open(struct banyan_client *client, const struct pro
     if (!all)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
     all->client = client;
+    all->moved = moved;
     client->endpoints = all;
     for (; all->n < list.n && code == COMMON_OK; all->n++) {
         struct endpoint *one = &all->at[all->n];

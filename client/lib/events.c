@@ -2,6 +2,8 @@
 // Events: what the coordinator has kept of what has happened, and a call that waits there for what comes.
 #include <stdlib.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
 #include "proto/limits.h"
 

@@ -3,8 +3,12 @@
 // chunk of a layer in which the forgotten end is held as any other, so it gets rows there that are never
 // read: zeros. All chunks below get their holders here, some at a time: however many there are, no other
 // session waits for them.
+#include "client/lib/floor.h"
+
 #include <stdlib.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
 #include "proto/spec.h"
 

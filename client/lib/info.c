@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the cluster says about itself: sessions, workers, plans. Every reply becomes plain C that the caller
 // owns.
+#include "client/lib/info.h"
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
 #include "proto/limits.h"
 

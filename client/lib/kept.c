@@ -3,7 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
+#include "client/lib/spec.h"
+#include "client/lib/wait.h"
 #include "common/base/clock.h"
 #include "proto/limits.h"
 #include "proto/spec.h"

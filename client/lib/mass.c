@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Masses and traces as the API has them.
+#include "client/lib/mass.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
 #include "proto/mass.h"
 

@@ -2,8 +2,11 @@
 // Sessions without a name that were made for a caller who has stopped waiting: the answer with their id never
 // came, so only this file can end them. The request is sent again with its key, which finds what the first
 // sending made (or makes it), and that is deleted.
+#include "client/lib/orphan.h"
+
 #include <stdlib.h>
 
+#include "client/lib/call.h"
 #include "client/lib/internal.h"
 
 #define PATIENCE_NS                                                                                          \

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a partial answer declares.
+#include "client/lib/partial.h"
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
 #include "proto/missing.h"
 

@@ -8,11 +8,15 @@
 //      ▲ client_peer_put                           │
 //      │          │ cancelled                      │ answered, failed, cancelled
 //      └──────────┴────────────────────────────────┘
+#include "client/lib/peer.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
 #include "common/hash/hash.h"
 #include "common/loop/machine.h"

@@ -3,11 +3,15 @@
 //
 // Both count against calls_max from their start until the callback runs, or until the completion is fetched:
 // so the queue is bounded too.
+#include "client/lib/queue.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "client/lib/attend.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
 
 // The descriptor is readable while the queue holds anything: only the push into an empty queue writes it,
@@ -53,7 +57,7 @@ void client_queue_free(struct client_queue *queue)
     free(queue);
 }
 
-banyan_code client_reserve(struct banyan_client *client, banyan_error *error)
+static banyan_code call_reserve(struct banyan_client *client, banyan_error *error)
 {
     if (atomic_fetch_add(&client->outstanding, 1) < client->calls_max)
         return BANYAN_OK;
@@ -64,7 +68,7 @@ banyan_code client_reserve(struct banyan_client *client, banyan_error *error)
         client->calls_max);
 }
 
-void client_release(struct banyan_client *client)
+static void call_release(struct banyan_client *client)
 {
     atomic_fetch_sub(&client->outstanding, 1);
 }
@@ -113,7 +117,7 @@ static void on_callback_done(struct client_attend *attend)
     banyan_error error = *client_attend_error(attend);
     free(client_attend_arg(attend));
     client_attend_free(attend);
-    client_release(callback.client); // before the callback: it may start the next call
+    call_release(callback.client); // before the callback: it may start the next call
     callback.fn(callback.arg, code, &error, items, n_items);
 }
 
@@ -125,7 +129,7 @@ banyan_code banyan_attend_async(banyan_client *client, banyan_item *items, size_
         client_error_set(&why, BANYAN_INVALID_ARGUMENT, "client or done is NULL");
         return refuse(items, n_items, &why, error);
     }
-    if (client_reserve(client, &why) != BANYAN_OK)
+    if (call_reserve(client, &why) != BANYAN_OK)
         return refuse(items, n_items, &why, error);
     struct callback *callback = malloc(sizeof *callback);
     banyan_code code;
@@ -139,7 +143,7 @@ banyan_code banyan_attend_async(banyan_client *client, banyan_item *items, size_
     }
     if (code != BANYAN_OK) {
         free(callback);
-        client_release(client);
+        call_release(client);
     }
     return code;
 }
@@ -180,7 +184,7 @@ banyan_code banyan_attend_queue(banyan_client *client, banyan_item *items, size_
         client_error_set(&why, BANYAN_INVALID_ARGUMENT, "client is NULL");
         return refuse(items, n_items, &why, error);
     }
-    if (client_reserve(client, &why) != BANYAN_OK)
+    if (call_reserve(client, &why) != BANYAN_OK)
         return refuse(items, n_items, &why, error);
     struct queued *queued = calloc(1, sizeof *queued);
     banyan_code code;
@@ -194,7 +198,7 @@ banyan_code banyan_attend_queue(banyan_client *client, banyan_item *items, size_
     }
     if (code != BANYAN_OK) {
         free(queued);
-        client_release(client);
+        call_release(client);
     }
     return code;
 }
@@ -231,7 +235,7 @@ size_t banyan_poll(banyan_client *client, banyan_completion *out, size_t max)
         taken = c->next;
         out[i] = c->said;
         free(c);
-        client_release(client);
+        call_release(client);
     }
     return n;
 }

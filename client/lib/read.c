@@ -8,13 +8,19 @@
 //     todo ranges ──ticket there──▶ pieces ──all come, todo empty──▶ done
 //        │  ▲  └─no ticket──▶ ReadOpen ──┘│   a second time after a rest, unless rows have arrived
 //        │  └──────── failed piece ◀──────┘
+#include "client/lib/read.h"
+
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
+#include "client/lib/peer.h"
 #include "client/lib/seals.h"
 #include "client/lib/ticket.h"
+#include "client/lib/wait.h"
 #include "proto/rows_sum.h"
 
 #define READ_BYTES       (UINT64_C(256) << 10) // of K and V, or one row: a worker's loop copies them in some 50 us

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Comparing what workers have in memory with what was sealed: asked for here, carried out by the coordinator.
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
 
 static banyan_code take_scrub(void *arg, const ProtobufCMessage *body, banyan_error *error)

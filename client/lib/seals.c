@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
+#include "client/lib/spec.h"
 #include "proto/rows_sum.h"
 #include "proto/spec.h"
 

@@ -8,6 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
+#include "client/lib/floor.h"
+#include "client/lib/orphan.h"
+#include "client/lib/spec.h"
+#include "client/lib/ticket.h"
+#include "client/lib/truncate.h"
 #include "common/secure/secret.h"
 #include "proto/kv.h"
 

@@ -7,6 +7,8 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "client/lib/error.h"
+#include "client/lib/wait.h"
 #include "common/base/random.h"
 #include "common/tracing/tracer.h"
 

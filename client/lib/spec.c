@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A session's spec, as the API has it and as it travels.
+#include "client/lib/spec.h"
+
 #include "client/lib/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/error.h"
 #include "common/tensor/quantise.h"
 #include "proto/kv.h"
 #include "proto/spec.h"

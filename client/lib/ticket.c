@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/lib/ticket.h"
+#include "client/lib/error.h"
 
 #include <stdlib.h>
 #include <string.h>

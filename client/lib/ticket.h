@@ -32,7 +32,8 @@ struct client_ticket {
 banyan_code client_ticket_read(const Banyan__Pb__AttachOpenReply *reply, uint64_t first, uint64_t count,
                                uint32_t chunk_tokens, uint64_t asked_ns, struct client_ticket **out,
                                banyan_error *error);
-void client_ticket_unref(struct client_ticket *ticket); // NULL is allowed
+void client_ticket_unref(struct client_ticket *ticket);   // NULL is allowed
+void client_tickets_free(struct banyan_session *session); // those in its cache
 
 // The newest one of this incarnation that covers position and is good for a while yet; NULL: ask. No
 // reference.

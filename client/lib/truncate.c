@@ -6,6 +6,11 @@
 // then; else the answer names it.
 //
 //     none in doubt ──sent──▶ in doubt ──an answer, or settled──▶ none in doubt
+#include "client/lib/truncate.h"
+
+#include "client/lib/call.h"
+#include "client/lib/error.h"
+#include "client/lib/info.h"
 #include "client/lib/internal.h"
 #include "common/base/random.h"
 #include "common/hash/hash.h"

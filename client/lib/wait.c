@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a caller's thread waits for the I/O thread. A file of its own, so that the simulator has another one in
 // its place (tests/sim/sim_caller.c).
+#include "client/lib/wait.h"
+
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>

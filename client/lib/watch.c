@@ -3,7 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/lib/call.h"
+#include "client/lib/error.h"
 #include "client/lib/internal.h"
+#include "client/lib/mass.h"
+#include "client/lib/wait.h"
 
 struct watching { // the waiter's
     struct client_wait wait;

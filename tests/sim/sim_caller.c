@@ -7,6 +7,7 @@
 #include <ucontext.h>
 
 #include "client/lib/internal.h"
+#include "client/lib/wait.h"
 #include "proto/nng_probe.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_event.h"
