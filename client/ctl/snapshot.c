@@ -13,8 +13,8 @@
 
 #include "client/ctl/spec.h"
 #include "client/ctl/work.h"
-#include "client/lib/internal.h"
-#include "client/lib/seals.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/rows/seals.h"
 #include "client/snapshot/safetensors_write.h"
 #include "client/snapshot/snapshot_dir.h"
 #include "client/snapshot/snapshot_session.h"

@@ -8,9 +8,9 @@
 
 #include "client/ctl/ctl.h"
 #include "client/ctl/exact.h"
-#include "client/lib/error.h"
-#include "client/lib/internal.h"
-#include "client/lib/read.h"
+#include "client/lib/core/error.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/rows/read.h"
 #include "common/base/clock.h"
 #include "proto/kv.h"
 

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/call.h"
-#include "client/lib/endpoints.h"
-#include "client/lib/error.h"
-#include "client/lib/internal.h"
-#include "client/lib/peer.h"
-#include "client/lib/queue.h"
-#include "client/lib/spans.h"
+#include "client/lib/core/call.h"
+#include "client/lib/core/endpoints.h"
+#include "client/lib/core/error.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/core/spans.h"
+#include "client/lib/rows/peer.h"
+#include "client/lib/steps/queue.h"
 #include "common/base/clock.h"
 #include "common/secure/secret.h"
 #include "common/secure/tls.h"

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/error.h"
-#include "client/lib/internal.h"
-#include "client/lib/spec.h"
+#include "client/lib/core/error.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/session/spec.h"
 #include "common/base/failpoint.h"
 #include "proto/spec.h"
 

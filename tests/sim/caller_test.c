@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/core/internal.h"
 #include "client/snapshot/snapshot_session.h"
 #include "common/base/clock.h"
 #include "coordinator/state.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/core/internal.h"
 #include "common/base/clock.h"
 #include "common/hash/hash.h"
 #include "coordinator/session/session.h"

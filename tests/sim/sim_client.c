@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/core/internal.h"
 #include "common/base/clock.h"
 #include "proto/rows_sum.h"
 #include "proto/status.h"

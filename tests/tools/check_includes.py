@@ -15,6 +15,7 @@ import sys
 
 COMMON = ("base", "memory", "hash", "tensor", "log", "loop", "secure", "metrics", "tracing", "http", "trail", "cli")
 WORKER = ("memory", "processors", "store", "session", "files", "disk", "core", "control", "steps", "rows", "daemon")
+CLIENT = ("core", "session", "rows", "steps", "admin")
 
 
 def storeys(folder, base, names):
@@ -58,6 +59,7 @@ ALLOWED = {
     "client": {"common", "proto"},
     # Its products. What is in none of these rooms (banyan.h) includes the system alone.
     "client/lib": {"common", "proto", "client/banyan.h"},
+    **storeys("client/lib", {"common", "proto", "client/banyan.h"}, CLIENT),
     "client/snapshot": {"common", "proto", "client/banyan.h", "client/lib"},
     "client/ctl": {"common", "proto", "client/banyan.h", "client/lib", "client/snapshot"},
     "client/llama": {"client/banyan.h"},
@@ -106,10 +108,11 @@ def check_include(root, name, quote, target):
         return f'"{target}" does not exist'
     if folder in ANYTHING:
         return None
-    within = "/".join(name.split("/")[:2])  # a folder of its own rules
-    folder = within if within in ALLOWED else folder
-    if folder not in ALLOWED:
+    while name and name not in ALLOWED:  # the innermost folder that has rules of its own
+        name = os.path.dirname(name)
+    if not name:
         return f'"{target}": {folder} is no folder of the include table'
+    folder = name
     holders = {"/".join(target.split("/")[:n]) for n in range(1, target.count("/") + 2)}
     if folder in holders or holders & ALLOWED[folder]:
         return None

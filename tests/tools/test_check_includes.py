@@ -18,7 +18,7 @@ BASE = [
     "common/base/status.h", "common/log/log.h", "proto/frame.h", "kernels/partial.h", "kernels/attention.h", "reduce/plan.h", "reduce/engine.h",
     "worker/store/store.h", "worker/session/session.h", "coordinator/http.h", "coordinator/core.h",
     "coordinator/turn.h", "coordinator/store/store.h",
-    "coordinator/cluster/plan.h", "coordinator/session/session.h", "coordinator/steps/item.h", "client/banyan.h", "tests/help.h", "bench/help.h", "examples/help.h",
+    "coordinator/cluster/plan.h", "coordinator/session/session.h", "coordinator/steps/item.h", "client/banyan.h", "client/lib/core/call.h", "client/lib/rows/read.h", "tests/help.h", "bench/help.h", "examples/help.h",
     "research/help.h",
 ]
 
@@ -73,7 +73,14 @@ class CheckIncludes(unittest.TestCase):
                             "reduce/plan.h worker/store/store.h proto/banyan.pb-c.h",
             "worker/session": "common/base/status.h common/log/log.h proto/frame.h kernels/attention.h kernels/partial.h reduce/engine.h "
                               "reduce/plan.h worker/store/store.h worker/session/session.h proto/banyan.pb-c.h",
-            "client": "common/base/status.h common/log/log.h proto/frame.h client/banyan.h proto/banyan.pb-c.h",
+            "client": "common/base/status.h common/log/log.h proto/frame.h client/banyan.h client/lib/core/call.h client/lib/rows/read.h "
+                      "proto/banyan.pb-c.h",
+            "client/lib": "common/base/status.h common/log/log.h proto/frame.h client/banyan.h client/lib/core/call.h client/lib/rows/read.h "
+                          "proto/banyan.pb-c.h",
+            "client/lib/core": "common/base/status.h common/log/log.h proto/frame.h client/banyan.h client/lib/core/call.h "
+                               "proto/banyan.pb-c.h",
+            "client/lib/rows": "common/base/status.h common/log/log.h proto/frame.h client/banyan.h client/lib/core/call.h "
+                               "client/lib/rows/read.h proto/banyan.pb-c.h",
         }
         everything = BASE + ["proto/banyan.pb-c.h"]
         text = HEAD + "".join(f'#include "{target}"\n' for target in everything)
