@@ -13,7 +13,7 @@
 #include "common/base/random.h"
 #include "common/metrics/histogram.h"
 #include "kernels/partial.h"
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 #include "reduce/engine.h"
 
 #define WARM_UP 200

@@ -19,7 +19,7 @@
 #include "coordinator/steps/fair.h"
 #include "coordinator/tenants/access.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/transport.h"
+#include "proto/rpc/transport.h"
 
 #define WAITING 1000 // steps that wait for a frame
 

@@ -23,7 +23,7 @@
 #include "bench/report.h"
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 #include "tests/common/test_pki.h"
 
 enum { WARM_UP = 500, ECHO_MAX = 64 << 10, BULK = 1 << 20, BULK_DEPTH = 8 };

@@ -12,7 +12,7 @@
 #include "coordinator/cluster/hide.h"
 #include "coordinator/state.h"
 #include "coordinator/tenants/access.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 #define LOOK_EVERY_NS COMMON_NS_PER_S
 #define WRITE_EVERY_S 600 // when a token was used last is known to so many seconds

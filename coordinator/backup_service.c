@@ -9,7 +9,7 @@
 #include "common/log/log.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/sync/restored.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 #define IDLE_NS (10 * COMMON_NS_PER_S)
 

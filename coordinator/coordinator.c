@@ -39,7 +39,7 @@
 #include "coordinator/sync/restored.h"
 #include "coordinator/tenants/quota_service.h"
 #include "coordinator/trail/trail.h"
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 
 #define ANYBODY                                                                                              \
     (1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER |                             \

@@ -12,7 +12,7 @@
 #include "common/cli/options.h"
 #include "common/log/log.h"
 #include "coordinator/events.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 #define LISTEN_DEFAULT "nng+tcp://127.0.0.1:7411,tcp://127.0.0.1:7412"
 

@@ -5,7 +5,7 @@
 
 #include "common/cli/daemon.h"
 #include "coordinator/coordinator.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 #define COORDINATOR_LISTEN_MAX PROTO_LISTEN_MAX
 

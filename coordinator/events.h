@@ -10,8 +10,8 @@
 // rises over restarts, too.
 //
 // A flood does not push the rest out: of each kind a few events in a second stand for themselves (the table
-// in proto/event.h); what comes above is counted, and reported as one event when that second is over. As long
-// as it goes on each such time is twice as long as the one before, up to 64 times.
+// in proto/model/event.h); what comes above is counted, and reported as one event when that second is over.
+// As long as it goes on each such time is twice as long as the one before, up to 64 times.
 //
 // Everything is for the loop thread.
 #ifndef COORDINATOR_EVENTS_H
@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "proto/event.h"
+#include "proto/model/event.h"
 
 #define COORDINATOR_EVENTS_DEFAULT 4096
 #define COORDINATOR_EVENTS_MOST    (1u << 20)
@@ -54,8 +54,8 @@ void coordinator_events_free(struct coordinator_events *events);
 // From now on events are of this term, which is at least the last one.
 void coordinator_events_set_term(struct coordinator_events *events, uint64_t term);
 
-// Copies the event with its strings; what is longer than proto/event.h has room for is cut, and control characters and
-// broken UTF-8 are replaced by '?'. events NULL: nothing is kept.
+// Copies the event with its strings; what is longer than proto/model/event.h has room for is cut, and control
+// characters and broken UTF-8 are replaced by '?'. events NULL: nothing is kept.
 void coordinator_events_add(struct coordinator_events *events, const struct coordinator_event *event);
 
 // Logs a record (common/log/log.h, at the level of event->severity) and adds the event with the same words as

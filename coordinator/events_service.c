@@ -13,9 +13,9 @@
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
 #include "proto/banyan.pb-c.h"
-#include "proto/limits.h"
-#include "proto/rpc.h"
-#include "proto/status.h"
+#include "proto/model/limits.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/status.h"
 
 #define WAIT_MOST (50 * COMMON_NS_PER_S)   // below the 60 s after which nng sends a request again
 #define ANSWER_NS (100 * COMMON_NS_PER_MS) // left of a call's time for its answer

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct coordinator;
 

@@ -16,8 +16,8 @@
 #include "coordinator/health.h"
 #include "coordinator/metrics.h"
 #include "coordinator/store/restore.h"
-#include "proto/metrics.h"
-#include "proto/rpc.h"
+#include "proto/rpc/metrics.h"
+#include "proto/rpc/rpc.h"
 
 #define TRACES_NS (2 * COMMON_NS_PER_S) // for so long it waits for the collector to take the last spans
 

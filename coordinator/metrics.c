@@ -21,7 +21,7 @@
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota_metrics.h"
 #include "coordinator/trail/trail.h"
-#include "proto/metrics.h"
+#include "proto/rpc/metrics.h"
 
 struct number {
     enum common_metric_kind kind;

@@ -6,7 +6,7 @@
 #define COORDINATOR_METRICS_H
 
 #include "common/metrics/metrics.h"
-#include "proto/access.h"
+#include "proto/rights/access.h"
 
 struct coordinator;
 

@@ -34,7 +34,7 @@
 #include "common/base/clock.h"
 #include "common/log/log.h"
 #include "proto/nng_door.h"
-#include "proto/transport.h"
+#include "proto/rpc/transport.h"
 
 // More outstanding requests on one socket cost quadratic time in nng (20,000: 2.8 s); the others wait in the
 // channel.

@@ -7,8 +7,8 @@
 
 #include "common/base/clock.h"
 #include "common/log/log.h"
-#include "proto/stream_hello.h"
-#include "proto/wire.h"
+#include "proto/stream/stream_hello.h"
+#include "proto/wire/wire.h"
 
 enum {
     // A ping has 100 bytes. With what was read ahead and unread answers, 256 strangers hold 48 MiB at most.

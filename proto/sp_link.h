@@ -22,10 +22,10 @@
 
 #include "common/base/list.h"
 #include "common/loop/loop.h"
-#include "proto/acceptor.h"
+#include "proto/rpc/transport.h"
 #include "proto/sp_reader.h"
-#include "proto/stream_link.h"
-#include "proto/transport.h"
+#include "proto/stream/acceptor.h"
+#include "proto/stream/stream_link.h"
 
 // An endpoint listened on.
 struct proto_sp_server {

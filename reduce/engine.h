@@ -11,7 +11,7 @@
 #include "common/loop/loop.h"
 #include "common/secure/secret.h"
 #include "kernels/partial.h"
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 
 struct kernels_device_item; // kernels/device.h
 struct kernels_device_sink;

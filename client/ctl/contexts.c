@@ -13,7 +13,7 @@
 
 #include "common/base/clock.h"
 #include "common/cli/options.h"
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 
 #define TEXT_MAX (256 * 1024)
 

@@ -7,7 +7,7 @@
 
 #include "common/tensor/float16.h"
 #include "common/tensor/float8.h"
-#include "proto/kv.h"
+#include "proto/model/kv.h"
 
 struct head {
     double m, s;         // largest logit; sum of e^(x - m)

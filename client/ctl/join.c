@@ -13,7 +13,7 @@
 #include "client/ctl/ctl.h"
 #include "common/cli/daemon.h"
 #include "common/secure/secret.h"
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 
 static struct {
     const char *form, *host, *secret_file;

@@ -16,7 +16,7 @@
 #include "common/base/clock.h"
 #include "common/secure/tls.h"
 #include "common/secure/tls_link.h"
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 
 #define ADDRESS    "127.0.0.1:7419"
 #define HTTPS      "https://"

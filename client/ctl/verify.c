@@ -22,7 +22,7 @@
 #include "client/lib/session/spec.h"
 #include "common/base/clock.h"
 #include "common/base/random.h"
-#include "proto/kv.h"
+#include "proto/model/kv.h"
 
 #define ROWS_MAX    16
 #define PIECE_BYTES (UINT64_C(4) << 20) // read at a time, of each copy

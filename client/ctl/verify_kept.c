@@ -12,7 +12,7 @@
 #include "client/lib/core/internal.h"
 #include "client/lib/rows/read.h"
 #include "common/base/clock.h"
-#include "proto/kv.h"
+#include "proto/model/kv.h"
 
 #define PIECE_BYTES (UINT64_C(4) << 20) // read at a time
 #define AHEAD_TRIES 40                  // 50 ms apart: until all layers have the token

@@ -15,8 +15,8 @@
 #include "common/secure/secret.h"
 #include "common/secure/tls.h"
 #include "common/tracing/tracer.h"
-#include "proto/endpoint.h"
 #include "proto/nng_probe.h"
+#include "proto/rpc/endpoint.h"
 
 #define PROBE_NS (1 * COMMON_NS_PER_S) // to find out why there was no answer
 

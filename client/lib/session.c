@@ -16,7 +16,7 @@
 #include "client/lib/session/spec.h"
 #include "client/lib/session/truncate.h"
 #include "common/secure/secret.h"
-#include "proto/kv.h"
+#include "proto/model/kv.h"
 
 struct created {
     struct banyan_client *client;

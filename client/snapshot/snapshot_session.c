@@ -10,7 +10,7 @@
 #include "client/lib/core/internal.h"
 #include "client/lib/session/spec.h"
 #include "common/base/failpoint.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define PIN_TRIES     5   // the session may be truncated between its length and the fork
 #define COMMIT_CHUNKS 511 // of one commit, at most

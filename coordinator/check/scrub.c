@@ -12,7 +12,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 #define CHECKS_MAX     32    // under way
 #define WORKER_SUMS    2     // asked of one worker: the next is there when one is done

@@ -16,7 +16,7 @@
 #include "coordinator/sync/layout_send.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/returned.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define AGAIN_NS    (5 * COMMON_NS_PER_S)    // after a check that came to nothing
 #define DISPUTED_NS (3600 * COMMON_NS_PER_S) // after one that nobody can decide

@@ -16,7 +16,7 @@
 #include "coordinator/store/store.h"
 #include "reduce/plan.h"
 
-#define QUIET_NS COMMON_NS_PER_S // of a worker's host, while calls to it are out; see proto/rpc.h
+#define QUIET_NS COMMON_NS_PER_S // of a worker's host, while calls to it are out; see proto/rpc/rpc.h
 #define MUTE_NS                                                                                              \
     (3 * COMMON_NS_PER_S) // of its process, once it is asked; never less than what missed beats take
 #define DIAL_NS (4 * COMMON_NS_PER_S) // from Register to a link

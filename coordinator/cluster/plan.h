@@ -9,7 +9,7 @@
 
 #include "common/loop/machine.h"
 #include "coordinator/cluster/cluster.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 #include "reduce/plan.h"
 
 #define COORDINATOR_ENGINE_STREAM "stream"

@@ -25,9 +25,9 @@
 #include "coordinator/cluster/pace.h"
 #include "coordinator/cluster/quarantine.h"
 #include "coordinator/events.h"
-#include "proto/footprint.h"
-#include "proto/limits.h"
-#include "proto/rpc.h"
+#include "proto/model/footprint.h"
+#include "proto/model/limits.h"
+#include "proto/rpc/rpc.h"
 
 enum coordinator_worker_state {
     COORDINATOR_WORKER_ABSENT,
@@ -128,7 +128,8 @@ static inline bool coordinator_worker_active(const struct coordinator_worker *w)
     return w->state == COORDINATOR_WORKER_ACTIVE;
 }
 
-// What may be given out of its memory: promises are taken off, and what its chunks leave over (proto/footprint.h).
+// What may be given out of its memory: promises are taken off, and what its chunks leave over
+// (proto/model/footprint.h).
 static inline uint64_t coordinator_worker_free_bytes(const struct coordinator_worker *w)
 {
     uint64_t taken = w->used_bytes + w->promised_bytes + proto_footprint_slack(w->capacity_bytes);

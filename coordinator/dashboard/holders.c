@@ -11,7 +11,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/session/session.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define RANGES 4096
 

@@ -14,7 +14,7 @@
 #include "coordinator/session/sessions.h"
 #include "coordinator/store/store.h"
 #include "proto/banyan.pb-c.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct drain {
     struct coordinator_sessions *sessions;

@@ -11,7 +11,7 @@
 #include "coordinator/store/store.h"
 #include "coordinator/sync/layout_send.h"
 #include "coordinator/sync/repair.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 // ---- born with a floor ---------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@
 #include "coordinator/sync/layout_send.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/returned.h"
-#include "proto/limits.h"
-#include "proto/spec.h"
+#include "proto/model/limits.h"
+#include "proto/model/spec.h"
 
 // Of one pull: it must be over well before a control call is, at the rate that is allowed.
 #define PULL_S         1

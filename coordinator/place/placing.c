@@ -23,7 +23,7 @@
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/unavailable.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 #include "reduce/plan.h"
 
 #define TRIES 3

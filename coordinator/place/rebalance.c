@@ -13,7 +13,7 @@
 #include "coordinator/session/move_queue.h"
 #include "coordinator/session/table.h"
 #include "coordinator/sync/moving.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 enum { WISHES_MAX = 4096, TOLD_MAX = 1024, SLOW_PAUSES = 30, SLOW_LOOKS = 3 };
 

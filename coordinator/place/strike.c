@@ -11,7 +11,7 @@
 #include "coordinator/session/sessions.h"
 #include "coordinator/store/store.h"
 #include "proto/banyan.pb-c.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct strike {
     struct coordinator_sessions *sessions;

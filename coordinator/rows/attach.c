@@ -19,9 +19,9 @@
 #include "coordinator/sync/recovery.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/unavailable.h"
-#include "proto/pass.h"
-#include "proto/spec.h"
-#include "proto/ticket.h"
+#include "proto/model/spec.h"
+#include "proto/rights/pass.h"
+#include "proto/rights/ticket.h"
 
 // What open and commit demand of their range.
 static enum common_code check_range(const struct coordinator_sessions *sessions,

@@ -11,8 +11,8 @@
 #include "coordinator/session/table.h"
 #include "coordinator/sync/recovery.h"
 #include "coordinator/sync/unavailable.h"
-#include "proto/pass.h"
-#include "proto/ticket.h"
+#include "proto/rights/pass.h"
+#include "proto/rights/ticket.h"
 
 struct listing { // an answer and what it points to
     Banyan__Pb__AttachOpenReply reply;

@@ -26,7 +26,7 @@
 #include "coordinator/sync/returned.h"
 #include "coordinator/sync/unavailable.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 struct reshape { // one operation; `request` is NULL when nobody asked (an idle session)
     struct coordinator_sessions *sessions;

@@ -10,7 +10,7 @@
 #include "coordinator/cluster/planning.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 struct coordinator_exclusive {
     struct coordinator_exclusive *next;

@@ -22,7 +22,7 @@
 #include "coordinator/session/rangeset.h"
 #include "coordinator/session/sessions.h"
 #include "proto/banyan.pb-c.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 #define COORDINATOR_NAME_BYTES 129
 #define COORDINATOR_UNEVEN                                                                                   \
@@ -108,7 +108,7 @@ struct coordinator_session {
     struct coordinator_rangeset *layers;
     uint32_t first_layer;     // the first one that has rows of its own
     uint64_t token_bytes;     // of K and V of one token, all layers
-    uint64_t table_bytes;     // of a full chunk at a worker, beside its K and V (proto/footprint.h)
+    uint64_t table_bytes;     // of a full chunk at a worker, beside its K and V (proto/model/footprint.h)
     uint64_t counted_length;  // of the first layer, in its holders' `tokens`
     uint64_t floor;           // durable (forget.h)
     uint64_t floor_next;      // a higher one on its way to the store; 0: none

@@ -13,8 +13,8 @@
 #include "coordinator/session/move_queue.h"
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/footprint.h"
-#include "proto/spec.h"
+#include "proto/model/footprint.h"
+#include "proto/model/spec.h"
 
 #define NEAR (UINT32_C(1) << 24) // generations: as many as a restored store goes on (store/restore.c)
 

@@ -10,7 +10,7 @@
 #include "coordinator/session/keys.h"
 #include "coordinator/session/spec.h"
 #include "coordinator/session/table.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define ATTACH_NS (30 * COMMON_NS_PER_S)
 

@@ -14,8 +14,8 @@
 #include "coordinator/steps/run.h"
 #include "coordinator/steps/spans.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/mass.h"
-#include "proto/spec.h"
+#include "proto/model/mass.h"
+#include "proto/model/spec.h"
 
 #define ROWS_MAX      4096
 #define DEADLINE_MOST (3600 * COMMON_NS_PER_S) // a call that would wait longer waits this long

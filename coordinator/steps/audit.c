@@ -14,8 +14,8 @@
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/steps/audit_sum.h"
-#include "proto/rpc.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
+#include "proto/rpc/rpc.h"
 
 #define STRETCHES     32u // that an audit has, at most: one is some 10 ms of a thread
 #define CALL_NS       (10 * COMMON_NS_PER_S)

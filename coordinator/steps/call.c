@@ -6,7 +6,7 @@
 #include "common/memory/block.h"
 #include "coordinator/session/table.h"
 #include "coordinator/steps/mass.h"
-#include "proto/mass.h"
+#include "proto/model/mass.h"
 
 void coordinator_call_unref(struct coordinator_call *call)
 {

@@ -7,7 +7,7 @@
 #define COORDINATOR_FRAME_H
 
 #include "coordinator/steps/queue.h"
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 
 #define COORDINATOR_FRAME_ITEMS  1024
 #define COORDINATOR_FRAME_HEADER (48 * 1024)       // bytes of packed header, estimated from above

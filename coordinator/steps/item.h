@@ -25,9 +25,9 @@
 #include "coordinator/steps/slab.h"
 #include "coordinator/steps/steps.h"
 #include "coordinator/sync/missing.h"
-#include "proto/spec.h"
-#include "proto/status.h"
-#include "proto/step.h"
+#include "proto/model/spec.h"
+#include "proto/rpc/status.h"
+#include "proto/rpc/step.h"
 
 struct coordinator_call;
 struct coordinator_masses;

@@ -14,7 +14,7 @@
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/spans.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define SESSION_NS                                                                                           \
     COMMON_NS_PER_S             // a session's kept step is this old at least when another one takes its place

@@ -14,7 +14,7 @@
 
 #include "common/base/trace.h"
 #include "coordinator/steps/steps.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 struct coordinator_item;
 struct coordinator_lane;

@@ -18,7 +18,7 @@
 #include "coordinator/steps/run.h"
 #include "coordinator/steps/spans.h"
 #include "coordinator/sync/repair.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 static void take_traces(struct proto_trace **traces, uint32_t *n, const struct coordinator_frame *f,
                         const struct proto_step_result *result)

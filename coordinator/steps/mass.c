@@ -11,8 +11,8 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/sync/missing.h"
-#include "proto/mass.h"
-#include "proto/spec.h"
+#include "proto/model/mass.h"
+#include "proto/model/spec.h"
 
 struct part { // what one worker is asked for
     struct computation *x;

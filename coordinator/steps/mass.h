@@ -11,7 +11,7 @@
 
 #include "common/base/trace.h"
 #include "coordinator/steps/steps.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 struct coordinator_missing;
 struct coordinator_session;

@@ -17,7 +17,7 @@
 #include "coordinator/steps/landing.h"
 #include "coordinator/steps/sight.h"
 #include "coordinator/steps/spans.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 // ---- putting together ---------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/spans.h"
 #include "coordinator/steps/watchers.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define PROBE_NS (5 * COMMON_NS_PER_S)
 

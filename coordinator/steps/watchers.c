@@ -12,7 +12,7 @@
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/mass_message.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define WAIT_MOST     (50 * COMMON_NS_PER_S)   // below the 60 s after which nng sends a request again
 #define ANSWER_NS     (100 * COMMON_NS_PER_MS) // left of a call's time for its answer

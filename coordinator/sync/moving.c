@@ -3,7 +3,7 @@
 
 #include "common/base/clock.h"
 #include "coordinator/cluster/worker.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define PUT_QUIET_NS (2 * COMMON_NS_PER_S) // since the last ticket
 

@@ -12,7 +12,7 @@
 #include "coordinator/session/table.h"
 #include "coordinator/store/store.h"
 #include "coordinator/sync/repair.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 #define DROP_CALLS 256 // at a time
 

@@ -18,7 +18,7 @@
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/returned.h"
 #include "coordinator/sync/visit.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 // ---- comparing ----------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@
 #include "coordinator/sync/keeping.h"
 #include "coordinator/sync/moving.h"
 #include "coordinator/sync/repair.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 // Nothing has come of any of them for so long: the worker lets go of them.
 #define IDLE_NS  (30 * COMMON_NS_PER_S)

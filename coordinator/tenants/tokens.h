@@ -11,7 +11,7 @@
 
 #include "common/base/status.h"
 #include "coordinator/store/store.h"
-#include "proto/access.h"
+#include "proto/rights/access.h"
 
 #define COORDINATOR_TOKENS_MAX    4096u
 #define COORDINATOR_TOKEN_CHARS   46    // of a token

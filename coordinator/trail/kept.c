@@ -8,7 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/list.h"
 #include "coordinator/core.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 #define GRAIN_NS (10 * COMMON_NS_PER_MS) // answers leave together at its multiples
 

@@ -9,7 +9,7 @@
 
 #include "common/base/status.h"
 #include "common/loop/loop.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct coordinator_trail_kept; // opaque
 

@@ -13,9 +13,9 @@
 #include "coordinator/trail/calls.h"
 #include "coordinator/trail/flood.h"
 #include "coordinator/trail/kept.h"
-#include "proto/codec.h"
-#include "proto/event.h"
-#include "proto/status.h"
+#include "proto/model/event.h"
+#include "proto/rpc/status.h"
+#include "proto/wire/codec.h"
 
 #define HEAD_NS  (3600 * COMMON_NS_PER_S) // between two lines of the log with the head of the chain
 #define HANGS_NS (1 * COMMON_NS_PER_S)    // a record has waited so long: its disk hangs

@@ -19,7 +19,7 @@
 #include "common/trail/trail.h"
 #include "coordinator/core.h"
 #include "coordinator/tenants/tenants.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct coordinator_trail;
 

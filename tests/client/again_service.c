@@ -6,7 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/memory/blob.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 struct service service;
 

@@ -15,8 +15,8 @@
 #include <stdatomic.h>
 
 #include "common/loop/loop.h"
-#include "proto/codec.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
+#include "proto/wire/codec.h"
 
 enum {
     HEADS = 2,

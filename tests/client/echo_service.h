@@ -16,7 +16,7 @@
 
 #include "client/banyan.h"
 #include "common/loop/loop.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 enum {
     HEADS = 2,

@@ -13,7 +13,7 @@
 
 #include "client/banyan.h"
 #include "common/loop/loop.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 enum { ITEMS = 3, RANGES = 4 };
 

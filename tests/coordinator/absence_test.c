@@ -16,7 +16,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/state.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 #define HEARTBEAT_NS (200 * COMMON_NS_PER_MS)
 

@@ -18,8 +18,8 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/state.h"
 #include "coordinator/tenants/access.h"
-#include "proto/codec.h"
-#include "proto/pass.h"
+#include "proto/rights/pass.h"
+#include "proto/wire/codec.h"
 
 // ---- the table --------------------------------------------------------------------------------------
 

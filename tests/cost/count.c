@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/frame.h"
+#include "proto/wire/frame.h"
 #include "tests/cost/count.h"
 
 // glibc leaves blocks that each thread keeps for itself, up to this size, as they are.

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "proto/ticket.h"
+#include "proto/rights/ticket.h"
 #include "tests/e2e/wire.h"
 
 // ---- by hand ----------------------------------------------------------------------------------------------

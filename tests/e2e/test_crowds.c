@@ -20,7 +20,7 @@
 #include <cmocka.h>
 
 #include "common/base/clock.h"
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 #include "tests/e2e/context.h"
 #include "tests/e2e/support.h"
 #include "tests/e2e/wire.h"

@@ -17,7 +17,7 @@
 #include "common/loop/loop.h"
 #include "common/secure/secret.h"
 #include "common/secure/tls.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 #include "tests/harness/process.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S)

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "common/secure/secret.h"
-#include "proto/frame.h"
+#include "proto/wire/frame.h"
 
 struct wire_frame {
     uint8_t *bytes;

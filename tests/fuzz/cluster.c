@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "proto/codec.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
+#include "proto/wire/codec.h"
 #include "tests/sim/sim_cluster.h"
 #include "worker/core/state.h"
 

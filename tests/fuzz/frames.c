@@ -5,7 +5,7 @@
 #include <xxhash.h>
 
 #include "common/memory/blob.h"
-#include "proto/frame.h"
+#include "proto/wire/frame.h"
 
 enum { SUM_KEY = 8 << 3 | 1, SUM_BYTES = 9 }; // Header.sum, fixed64
 

@@ -4,11 +4,11 @@
 #include <sys/stat.h>
 
 #include "common/memory/blob.h"
-#include "proto/codec.h"
-#include "proto/frame.h"
-#include "proto/limits.h"
-#include "proto/stream_hello.h"
-#include "proto/ticket.h"
+#include "proto/model/limits.h"
+#include "proto/rights/ticket.h"
+#include "proto/stream/stream_hello.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
 #include "tests/fuzz/frames.h"
 #include "tests/fuzz/message.h"
 #include "tests/fuzz/seeds.h"

@@ -8,7 +8,7 @@
 #include "common/base/utf8.h"
 #include "common/cli/options.h"
 #include "common/http/http.h"
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 #include "tests/fuzz/fuzz.h"
 
 static void endpoint(const char *text)

@@ -8,7 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/loop/timer.h"
-#include "proto/acceptor.h"
+#include "proto/stream/acceptor.h"
 #include "tests/fuzz/fuzz.h"
 
 #define NOW_NS  (1000 * COMMON_NS_PER_S) // the clock stands still
@@ -132,7 +132,8 @@ bool common_random(void *out, size_t len)
     return true;
 }
 
-// ---- proto/acceptor.h -----------------------------------------------------------------------------------
+// ---- proto/stream/acceptor.h
+// -----------------------------------------------------------------------------------
 
 struct proto_acceptor {
     const struct proto_acceptor_ops *ops;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The world of targets that have real loops and links: in the place of common/base/clock.h,
 // common/loop/timer.h and common/base/random.h, whose members the linker then does not take, a clock that
-// stands still and bytes that are always the same; and in the place of proto/acceptor.h connections that a
-// target makes itself, of socket pairs.
+// stands still and bytes that are always the same; and in the place of proto/stream/acceptor.h connections
+// that a target makes itself, of socket pairs.
 #ifndef TESTS_FUZZ_WORLD_H
 #define TESTS_FUZZ_WORLD_H
 

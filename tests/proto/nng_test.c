@@ -16,8 +16,8 @@
 #include <cmocka.h>
 
 #include "common/base/clock.h"
-#include "proto/frame.h"
 #include "proto/nng_door.h"
+#include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"
 
 static int setup(void **state)

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "common/base/clock.h"
-#include "proto/codec.h"
+#include "proto/wire/codec.h"
 
 int peer_dial(struct fixture *f)
 {

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "proto/frame.h"
+#include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"
 
 extern const uint8_t peer_nonce[32];

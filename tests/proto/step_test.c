@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

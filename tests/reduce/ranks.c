@@ -17,7 +17,7 @@
 
 #include "common/base/clock.h"
 #include "common/hash/hash.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct rank {
     struct ranks *ranks;

@@ -11,7 +11,7 @@
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 static struct coordinator_sessions *sessions(void)
 {

@@ -9,8 +9,8 @@
 
 #include "client/lib/core/internal.h"
 #include "common/base/clock.h"
-#include "proto/rows_sum.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
+#include "proto/sums/rows_sum.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_client_calls.h"
 #include "tests/sim/sim_event.h"

@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "common/loop/loop.h"
 #include "proto/banyan.pb-c.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct sim_client;
 struct sim_opened;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "common/base/clock.h"
-#include "proto/rows_sum.h"
+#include "proto/sums/rows_sum.h"
 
 struct part { // of a read: rows of one chunk
     struct sim_call *call;

@@ -12,7 +12,7 @@
 #include "coordinator/place/placing.h"
 #include "coordinator/session/session.h"
 #include "coordinator/state.h"
-#include "proto/transport.h"
+#include "proto/rpc/transport.h"
 #include "tests/sim/sim_edges.h"
 
 enum { FIRST_WORKER_PORT = 7100 };

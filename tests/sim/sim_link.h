@@ -5,7 +5,7 @@
 #define TESTS_SIM_SIM_LINK_H
 
 #include "common/memory/blob.h"
-#include "proto/transport.h"
+#include "proto/rpc/transport.h"
 #include "tests/sim/sim_event.h"
 
 enum sim_message_kind {

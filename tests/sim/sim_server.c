@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The serving end of the simulated transport: as proto/stream_server.c, over simulated links. Nng endpoints are
-// served the same way, but that each request carries its token, and that callers are clients without a link.
+// The serving end of the simulated transport: as proto/stream/stream_server.c, over simulated links. Nng
+// endpoints are served the same way, but that each request carries its token, and that callers are clients
+// without a link.
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "proto/stream_hello.h"
-#include "proto/transport.h"
+#include "proto/rpc/transport.h"
+#include "proto/stream/stream_hello.h"
 #include "tests/sim/sim_dial.h"
 #include "tests/sim/sim_link.h"
 
-enum { OUT_BYTES_MAX = 4 << 20 }; // as proto/stream_server.c: above it, the link's requests are not read
+enum {
+    OUT_BYTES_MAX = 4 << 20
+}; // as proto/stream/stream_server.c: above it, the link's requests are not read
 
 struct server_link {
     struct common_list link; // in server->links
@@ -201,7 +204,7 @@ void proto_stream_resume(struct proto_server *server)
 
 void proto_stream_tick(struct proto_server *server)
 {
-    // As proto/stream_server.c's notes: of a frame that comes slowly nothing is known here.
+    // As proto/stream/stream_server.c's notes: of a frame that comes slowly nothing is known here.
     for (struct common_list *at = server->links.next; at != &server->links; at = at->next) {
         struct server_link *link = common_list_entry(at, struct server_link, link);
         if (!link->nng && link->io->ways[SIM_ACCEPTOR].stuck && !may_read(link))

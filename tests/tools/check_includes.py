@@ -15,6 +15,7 @@ import sys
 
 COMMON = ("base", "memory", "hash", "tensor", "log", "loop", "secure", "metrics", "tracing", "http", "trail", "cli")
 WORKER = ("memory", "processors", "store", "session", "files", "disk", "core", "control", "steps", "rows", "daemon")
+PROTO = ("model", "rights", "sums", "wire", "stream")
 CLIENT = ("core", "session", "rows", "steps", "admin")
 
 
@@ -45,6 +46,11 @@ ALLOWED = {
     "common": set(),
     **storeys("common", set(), COMMON),
     "proto": {"common"},
+    **storeys("proto", {"common", "proto/banyan.pb-c.h"}, PROTO),
+    # The transports have the calls above them by three headers.
+    "proto/stream": {"common", "proto/banyan.pb-c.h", "proto/model", "proto/rights", "proto/wire", "proto/rpc/rpc.h",
+                     "proto/rpc/transport.h", "proto/rpc/endpoint.h"},
+    "proto/rpc": {"common", "proto/banyan.pb-c.h", *(f"proto/{room}" for room in PROTO)},
     "kernels": {"common"},
     "reduce": {"common", "proto", "kernels/partial.h"},
     "reduce/nccl": {"common", "proto", "reduce", "kernels/partial.h", "kernels/device.h", "kernels/scalar.h",

@@ -15,7 +15,7 @@ import check_includes
 HEAD = "// SPDX-License-Identifier: Apache-2.0\n"
 # What the trees include; each is clean by itself.
 BASE = [
-    "common/base/status.h", "common/log/log.h", "proto/frame.h", "kernels/partial.h", "kernels/attention.h", "reduce/plan.h", "reduce/engine.h",
+    "common/base/status.h", "common/log/log.h", "proto/wire/frame.h", "proto/rpc/rpc.h", "kernels/partial.h", "kernels/attention.h", "reduce/plan.h", "reduce/engine.h",
     "worker/store/store.h", "worker/session/session.h", "coordinator/http.h", "coordinator/core.h",
     "coordinator/turn.h", "coordinator/store/store.h",
     "coordinator/cluster/plan.h", "coordinator/session/session.h", "coordinator/steps/item.h", "client/banyan.h", "client/lib/core/call.h", "client/lib/rows/read.h", "tests/help.h", "bench/help.h", "examples/help.h",
@@ -53,33 +53,36 @@ class CheckIncludes(unittest.TestCase):
             "common/memory": "common/base/status.h",
             "common/log": "common/base/status.h common/log/log.h",
             "common/cli": "common/base/status.h common/log/log.h",
-            "proto": "common/base/status.h common/log/log.h proto/frame.h proto/banyan.pb-c.h",
+            "proto": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h proto/banyan.pb-c.h",
+            "proto/model": "common/base/status.h common/log/log.h proto/banyan.pb-c.h",
+            "proto/wire": "common/base/status.h common/log/log.h proto/wire/frame.h proto/banyan.pb-c.h",
+            "proto/stream": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h proto/banyan.pb-c.h",
             "kernels": "common/base/status.h common/log/log.h kernels/attention.h kernels/partial.h",
-            "reduce": "common/base/status.h common/log/log.h proto/frame.h kernels/partial.h reduce/engine.h reduce/plan.h",
-            "coordinator": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/http.h coordinator/core.h coordinator/turn.h "
+            "reduce": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h kernels/partial.h reduce/engine.h reduce/plan.h",
+            "coordinator": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h reduce/plan.h coordinator/http.h coordinator/core.h coordinator/turn.h "
                            "coordinator/store/store.h coordinator/cluster/plan.h coordinator/session/session.h "
                            "coordinator/steps/item.h proto/banyan.pb-c.h",
             "coordinator/store": "common/base/status.h common/log/log.h coordinator/store/store.h",
-            "coordinator/cluster": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/turn.h "
+            "coordinator/cluster": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h reduce/plan.h coordinator/core.h coordinator/turn.h "
                                    "coordinator/store/store.h coordinator/cluster/plan.h proto/banyan.pb-c.h",
-            "coordinator/session": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/turn.h "
+            "coordinator/session": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h reduce/plan.h coordinator/core.h coordinator/turn.h "
                                    "coordinator/store/store.h coordinator/cluster/plan.h "
                                    "coordinator/session/session.h proto/banyan.pb-c.h",
-            "coordinator/steps": "common/base/status.h common/log/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/turn.h "
+            "coordinator/steps": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h reduce/plan.h coordinator/core.h coordinator/turn.h "
                                  "coordinator/store/store.h coordinator/cluster/plan.h coordinator/session/session.h "
                                  "coordinator/steps/item.h proto/banyan.pb-c.h",
             "worker": "worker/store/store.h worker/session/session.h",
-            "worker/store": "common/base/status.h common/log/log.h proto/frame.h kernels/attention.h kernels/partial.h reduce/engine.h "
+            "worker/store": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h kernels/attention.h kernels/partial.h reduce/engine.h "
                             "reduce/plan.h worker/store/store.h proto/banyan.pb-c.h",
-            "worker/session": "common/base/status.h common/log/log.h proto/frame.h kernels/attention.h kernels/partial.h reduce/engine.h "
+            "worker/session": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h kernels/attention.h kernels/partial.h reduce/engine.h "
                               "reduce/plan.h worker/store/store.h worker/session/session.h proto/banyan.pb-c.h",
-            "client": "common/base/status.h common/log/log.h proto/frame.h client/banyan.h client/lib/core/call.h client/lib/rows/read.h "
+            "client": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h client/banyan.h client/lib/core/call.h client/lib/rows/read.h "
                       "proto/banyan.pb-c.h",
-            "client/lib": "common/base/status.h common/log/log.h proto/frame.h client/banyan.h client/lib/core/call.h client/lib/rows/read.h "
+            "client/lib": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h client/banyan.h client/lib/core/call.h client/lib/rows/read.h "
                           "proto/banyan.pb-c.h",
-            "client/lib/core": "common/base/status.h common/log/log.h proto/frame.h client/banyan.h client/lib/core/call.h "
+            "client/lib/core": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h client/banyan.h client/lib/core/call.h "
                                "proto/banyan.pb-c.h",
-            "client/lib/rows": "common/base/status.h common/log/log.h proto/frame.h client/banyan.h client/lib/core/call.h "
+            "client/lib/rows": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h client/banyan.h client/lib/core/call.h "
                                "client/lib/rows/read.h proto/banyan.pb-c.h",
         }
         everything = BASE + ["proto/banyan.pb-c.h"]

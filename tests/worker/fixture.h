@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "kernels/partial.h"
-#include "proto/rpc.h"
-#include "proto/step.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/step.h"
 #include "worker/daemon/worker.h"
 
 enum { WORKERS_MAX = 4, SESSION = 0x501, PLAN = 0x901, TERM = 5, EPOCH = 7, INCARNATION = 2 };

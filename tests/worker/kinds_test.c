@@ -2,7 +2,7 @@
 // A session whose layers differ, on a worker: rows of the wrong shape, and of layers that have none of their own,
 // are refused and nothing is changed; memory counts what each layer holds.
 #include "common/hash/hash.h"
-#include "proto/ticket.h"
+#include "proto/rights/ticket.h"
 #include "tests/common/named.h"
 #include "tests/worker/service.h"
 

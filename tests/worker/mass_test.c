@@ -12,7 +12,7 @@
 
 #include "common/base/clock.h"
 #include "kernels/reference.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 #include "tests/common/named.h"
 #include "tests/worker/fixture.h"
 

@@ -14,8 +14,8 @@
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/log/log.h"
-#include "proto/rpc.h"
-#include "proto/status.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/status.h"
 #include "worker/core/membership.h"
 
 static bool random_fails;

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "proto/rows_sum.h"
+#include "proto/sums/rows_sum.h"
 #include "tests/worker/disk_fixture.h"
 #include "worker/disk/reread.h"
 #include "worker/store/chunk.h"

@@ -5,7 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/hash/hash.h"
-#include "proto/ticket.h"
+#include "proto/rights/ticket.h"
 
 // ---- put ----------------------------------------------------------------------------------------
 

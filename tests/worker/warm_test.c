@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "proto/rpc.h"
-#include "proto/transport.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/transport.h"
 #include "tests/worker/disk_fixture.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"

@@ -7,8 +7,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
-#include "proto/health.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
+#include "proto/rpc/health.h"
 #include "worker/control/lose.h"
 #include "worker/control/plans.h"
 #include "worker/core/kept.h"

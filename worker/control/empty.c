@@ -8,7 +8,7 @@
 
 #include "common/base/clock.h"
 #include "common/log/log.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 #include "worker/core/membership.h"
 
 #define ASK_NS      (200 * COMMON_NS_PER_MS)

@@ -35,8 +35,8 @@
 #include "common/base/random.h"
 #include "common/log/log.h"
 #include "common/loop/machine.h"
-#include "proto/endpoint.h"
-#include "proto/rpc.h"
+#include "proto/rpc/endpoint.h"
+#include "proto/rpc/rpc.h"
 
 #define CALL_NS        (5 * COMMON_NS_PER_S)
 #define PAUSE_FIRST_NS (50 * COMMON_NS_PER_MS)

@@ -12,8 +12,8 @@
 #include "common/base/status.h"
 #include "common/loop/loop.h"
 #include "common/secure/secret.h"
-#include "proto/limits.h"
-#include "proto/rpc.h"
+#include "proto/model/limits.h"
+#include "proto/rpc/rpc.h"
 #include "reduce/module.h"
 #include "worker/store/store.h"
 

@@ -6,8 +6,8 @@
 #include <inttypes.h>
 
 #include "common/metrics/exemplars.h"
-#include "proto/rpc.h"
-#include "proto/status.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/status.h"
 #include "reduce/engine.h"
 #include "worker/core/membership.h"
 #include "worker/core/pace.h"

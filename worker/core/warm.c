@@ -9,7 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/list.h"
 #include "common/log/log.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 #include "worker/core/state.h"
 #include "worker/disk/fetch.h"
 

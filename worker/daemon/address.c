@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "common/log/log.h"
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 
 // Where nothing else is given it speaks as its coordinator does, over TLS or without.
 static const char *here(bool tls)

@@ -12,7 +12,7 @@
 #include "common/cli/daemon.h"
 #include "common/cli/options.h"
 #include "common/log/log.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 #include "worker/daemon/address.h"
 
 #define MEMORY_MIN (UINT64_C(1) << 20)

@@ -3,8 +3,8 @@
 #ifndef WORKER_LIMITS_H
 #define WORKER_LIMITS_H
 
-#include "proto/limits.h"
-#include "proto/rpc.h"
+#include "proto/model/limits.h"
+#include "proto/rpc/rpc.h"
 
 struct worker;
 

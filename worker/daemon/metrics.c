@@ -4,7 +4,7 @@
 #include "common/base/clock.h"
 #include "common/metrics/process.h"
 #include "common/tracing/tracer.h"
-#include "proto/metrics.h"
+#include "proto/rpc/metrics.h"
 #include "worker/core/state.h"
 #include "worker/daemon/health.h"
 #include "worker/daemon/limits.h"

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "proto/rows_sum.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
+#include "proto/sums/rows_sum.h"
 #include "worker/disk/fetch.h"
 #include "worker/disk/queue.h"
 #include "worker/disk/state.h"

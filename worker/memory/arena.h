@@ -31,7 +31,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// proto/footprint.c counts with these for the coordinator.
+// proto/model/footprint.c counts with these for the coordinator.
 #define WORKER_ARENA_MAPPING (UINT64_C(64) << 20)
 #define WORKER_ARENA_HUGE    (UINT64_C(2) << 20)
 #define WORKER_ARENA_NODE    128u // bytes that count for an allocation's place in the tables

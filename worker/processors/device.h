@@ -12,7 +12,7 @@
 #include "common/base/status.h"
 #include "common/loop/loop.h"
 #include "kernels/device.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 #include "worker/memory/memory.h"
 #include "worker/memory/place.h"
 

@@ -9,7 +9,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/list.h"
 #include "common/log/log.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 #include "worker/control/plans.h"
 #include "worker/core/kept.h"
 #include "worker/core/state.h"

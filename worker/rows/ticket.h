@@ -6,7 +6,7 @@
 #include <protobuf-c/protobuf-c.h>
 #include <stdint.h>
 
-#include "proto/ticket.h"
+#include "proto/rights/ticket.h"
 
 struct worker;
 

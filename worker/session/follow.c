@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 #include "worker/session/session.h"
 
 static void go_on(void *arg)

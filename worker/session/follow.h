@@ -15,7 +15,7 @@
 
 #include "common/base/list.h"
 #include "common/loop/loop.h"
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 #include "worker/memory/map.h"
 
 struct worker_follower { // a step; part of the object that carries it out

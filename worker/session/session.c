@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/base/failpoint.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 #include "worker/processors/device.h"
 #include "worker/store/backing.h"
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 #include "worker/session/session.h"
 
 struct worker;

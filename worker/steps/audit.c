@@ -14,7 +14,7 @@
 
 #include "common/memory/blob.h"
 #include "kernels/reference.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 #include "worker/control/plans.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"

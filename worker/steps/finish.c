@@ -8,7 +8,7 @@
 #include "common/hash/hash.h"
 #include "common/memory/blob.h"
 #include "kernels/partial.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 #include "worker/core/state.h"
 
 void worker_item_fail(const struct worker *worker, struct proto_step_result_item *item, enum common_code code,

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 
 struct common_blob;
 struct worker;

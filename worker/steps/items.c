@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/steps/items.h"
 
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 #include "worker/core/compute.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"

@@ -15,7 +15,7 @@
 
 #include <stdint.h>
 
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 
 struct worker;
 struct worker_spans;

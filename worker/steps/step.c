@@ -32,7 +32,7 @@
 #include "common/loop/machine.h"
 #include "common/memory/block.h"
 #include "kernels/partial.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 #include "worker/control/plans.h"
 #include "worker/core/compute.h"
 #include "worker/core/state.h"

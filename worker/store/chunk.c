@@ -9,7 +9,7 @@
 
 #include "common/memory/blob.h"
 #include "kernels/device.h"
-#include "proto/rows_sum.h"
+#include "proto/sums/rows_sum.h"
 #include "worker/store/backing.h"
 
 uint64_t worker_chunk_overhead(const struct worker_shape *shape)

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/memory/blob.h"
-#include "proto/kv.h"
-#include "proto/spec.h"
+#include "proto/model/kv.h"
+#include "proto/model/spec.h"
 
 static struct worker_head head_of(const struct worker_form *form, uint32_t tokens)
 {

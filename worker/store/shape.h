@@ -31,7 +31,7 @@ struct worker_form { // of the rows of a layer
     uint32_t row[WORKER_PARTS]; // bytes of one row of one head; 0: there is no such part
     enum worker_part parts[WORKER_PARTS];
     uint32_t n_parts;      // that there are
-    size_t k_wire, v_wire; // bytes of a token's K and V, all heads (proto/kv.h)
+    size_t k_wire, v_wire; // bytes of a token's K and V, all heads (proto/model/kv.h)
     struct worker_head in_page, in_block;
     uint64_t page_bytes, block_bytes;
 };

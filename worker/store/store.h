@@ -151,7 +151,7 @@ bool worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_
 bool worker_chunk_sum(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                       uint64_t *sum);
 
-// The same of rows as they travel (proto/kv.h): K, and V where it does not lie in K.
+// The same of rows as they travel (proto/model/kv.h): K, and V where it does not lie in K.
 uint64_t worker_form_sum(const struct worker_form *form, const uint8_t *const bytes[2], uint64_t first,
                          uint64_t count);
 
@@ -164,7 +164,7 @@ struct worker_hash *worker_hash_new(struct worker_chunk *chunk, uint32_t layer, 
 bool worker_hash_run(const struct worker_hash *hash, bool sum, uint64_t *out); // false: as above
 void worker_hash_free(struct worker_store *store, struct worker_hash *hash);   // NULL is allowed
 
-// Copies rows that are present into k and v, as they travel (proto/kv.h).
+// Copies rows that are present into k and v, as they travel (proto/model/kv.h).
 void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                        uint8_t *k, uint8_t *v);
 
@@ -173,7 +173,7 @@ void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_
 struct worker_rows { // rows of one layer of one chunk, and where they come from
     struct worker_chunk *chunk;
     uint32_t layer, row, count;
-    const uint8_t *k, *v; // [count] rows as they travel (proto/kv.h), of any alignment
+    const uint8_t *k, *v; // [count] rows as they travel (proto/model/kv.h), of any alignment
 };
 
 // Writes all pieces or none. `to`: PUT (attach), APPENDED, or COMMITTED: of the same chunk in another worker, which all

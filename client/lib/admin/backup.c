@@ -7,7 +7,7 @@
 #include "client/lib/core/error.h"
 #include "client/lib/core/internal.h"
 #include "common/hash/hash.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 struct made {
     uint64_t id;

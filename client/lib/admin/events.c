@@ -5,7 +5,7 @@
 #include "client/lib/core/call.h"
 #include "client/lib/core/error.h"
 #include "client/lib/core/internal.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 static banyan_code take_events(void *arg, const ProtobufCMessage *body, banyan_error *error)
 {

@@ -10,7 +10,7 @@
 #include "client/lib/core/internal.h"
 #include "client/lib/core/wait.h"
 #include "common/loop/loop.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 enum client_call_state { // drawn in call.c
     CLIENT_CALL_OVER,    // not started, or done has run

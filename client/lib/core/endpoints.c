@@ -15,7 +15,7 @@
 
 #include "client/lib/core/error.h"
 #include "client/lib/core/internal.h"
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 
 #define PROBE_NS       (100 * COMMON_NS_PER_MS)
 #define PROBE_LIMIT_NS (1 * COMMON_NS_PER_S)

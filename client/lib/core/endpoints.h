@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "client/lib/core/internal.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 // Another one is the current one from now on: what is out over `from` must go over client->channel.
 typedef void (*client_moved_fn)(struct banyan_client *client, struct proto_channel *from);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "client/lib/core/internal.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 _Static_assert((int)BANYAN_UNAUTHENTICATED == (int)COMMON_UNAUTHENTICATED &&
                    (int)BANYAN_ABORTED == (int)COMMON_ABORTED &&

@@ -16,16 +16,16 @@
 #include "client/lib/core/sums.h"
 #include "common/base/clock.h"
 #include "common/loop/loop.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 #define CLIENT_TIMEOUT_NS (30 * COMMON_NS_PER_S)
 #define CLIENT_CALLS_MAX  16384
 #define CLIENT_WORKERS_MAX                                                                                   \
     PROTO_MEMBERS_MAX // entries of any list in a reply: more than the messages allow is refused
 // Of connections over which nothing comes though a call is out: after so long the other end is asked, and
-// when nothing comes for the other time the connection is given up and made again (proto/rpc.h). Coordinators
-// and workers may be stopped for some seconds. Over nng nothing is known of an answer that is on its way: the
-// largest has time at a MiB a second.
+// when nothing comes for the other time the connection is given up and made again (proto/rpc/rpc.h).
+// Coordinators and workers may be stopped for some seconds. Over nng nothing is known of an answer that is on
+// its way: the largest has time at a MiB a second.
 #define CLIENT_QUIET_NS    COMMON_NS_PER_S
 #define CLIENT_MUTE_NS     (10 * COMMON_NS_PER_S)
 #define CLIENT_MUTE_NNG_NS (64 * COMMON_NS_PER_S)
@@ -71,7 +71,7 @@ struct client_layer {                  // of a session
     uint32_t source;                   // the layer whose K and V it reads: itself, unless it shares another's
     bool not_causal;
     size_t q_row, o_row, lse_row; // bytes of one token
-    size_t k_row, v_row;          // as they travel, scales included (proto/kv.h); v_row 0: V lies in K
+    size_t k_row, v_row;          // as they travel, scales included (proto/model/kv.h); v_row 0: V lies in K
     size_t scale_row;             // bytes of a token's scales in k_row, and in v_row; 0: none
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of keys or values as they travel (proto/kv.h), from a caller's arrays. Pure.
+// Rows of keys or values as they travel (proto/model/kv.h), from a caller's arrays. Pure.
 #ifndef CLIENT_ROWS_H
 #define CLIENT_ROWS_H
 

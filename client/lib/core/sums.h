@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session's handle has attached and not committed: the sums of its rows (proto/rows_sum.h), taken of
-// the caller's buffers. A commit says them, and the workers' must be the same. Any thread.
+// What a session's handle has attached and not committed: the sums of its rows (proto/sums/rows_sum.h), taken
+// of the caller's buffers. A commit says them, and the workers' must be the same. Any thread.
 #ifndef CLIENT_SUMS_H
 #define CLIENT_SUMS_H
 

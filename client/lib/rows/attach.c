@@ -22,8 +22,8 @@
 #include "client/lib/rows/ticket.h"
 #include "client/lib/session/truncate.h"
 #include "common/base/failpoint.h"
-#include "proto/kv.h"
-#include "proto/rows_sum.h"
+#include "proto/model/kv.h"
+#include "proto/sums/rows_sum.h"
 
 #define PUTS_MAX         64   // of one attach, waiting or in flight
 #define SCALED_ROWS_MAX  8192 // of one put where a row is two slices: their lists stay below 32 MiB in all

@@ -10,7 +10,7 @@
 #include "client/lib/core/call.h"
 #include "client/lib/core/error.h"
 #include "client/lib/core/internal.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define PIECE_BYTES  (UINT64_C(1) << 20) // of K
 #define PLACE_CHUNKS 512                 // of one AttachOpen, at most

@@ -21,7 +21,7 @@
 #include "client/lib/rows/peer.h"
 #include "client/lib/rows/seals.h"
 #include "client/lib/rows/ticket.h"
-#include "proto/rows_sum.h"
+#include "proto/sums/rows_sum.h"
 
 #define READ_BYTES       (UINT64_C(256) << 10) // of K and V, or one row: a worker's loop copies them in some 50 us
 #define READS_MAX        32

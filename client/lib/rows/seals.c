@@ -6,8 +6,8 @@
 #include "client/lib/core/error.h"
 #include "client/lib/core/internal.h"
 #include "client/lib/session/spec.h"
-#include "proto/rows_sum.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
+#include "proto/sums/rows_sum.h"
 
 struct rows { // of one layer of one chunk, that have come
     uint64_t sum, count;

@@ -9,7 +9,7 @@
 #include "client/lib/core/call.h"
 #include "client/lib/core/error.h"
 #include "client/lib/core/internal.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 #define LIST_PAGE 256
 

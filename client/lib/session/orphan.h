@@ -4,7 +4,7 @@
 #define CLIENT_LIB_ORPHAN_H
 
 #include "client/lib/core/internal.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 // After a create or fork (method, with its key in the request) without a name that ended with this code: if it
 // is unknown whether a session was made, one that was made is found and deleted, in the background. One with a

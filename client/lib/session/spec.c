@@ -9,8 +9,8 @@
 
 #include "client/lib/core/error.h"
 #include "common/tensor/quantise.h"
-#include "proto/kv.h"
-#include "proto/spec.h"
+#include "proto/model/kv.h"
+#include "proto/model/spec.h"
 
 #define CHUNK_TOKENS 256
 

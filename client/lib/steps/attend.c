@@ -20,7 +20,7 @@
 #include "client/lib/steps/partial.h"
 #include "client/lib/steps/split.h"
 #include "common/hash/hash.h"
-#include "proto/mass.h"
+#include "proto/model/mass.h"
 
 // 800 items of at most 104 bytes are a header of 82 KiB, far below its limit of 1 MiB. 16 MiB keep the
 // pipeline of a large call busy at a quarter of what a frame may hold.

@@ -9,8 +9,8 @@
 #include "client/lib/core/wait.h"
 #include "client/lib/session/spec.h"
 #include "common/base/clock.h"
-#include "proto/limits.h"
-#include "proto/spec.h"
+#include "proto/model/limits.h"
+#include "proto/model/spec.h"
 
 _Static_assert(BANYAN_KEPT_ROWS == PROTO_KEPT_ROWS_MAX, "the API has room for all rows that are kept");
 

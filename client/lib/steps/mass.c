@@ -8,7 +8,7 @@
 
 #include "client/lib/core/error.h"
 #include "client/lib/core/internal.h"
-#include "proto/mass.h"
+#include "proto/model/mass.h"
 
 void client_mass_clear(banyan_mass *mass)
 {

@@ -7,7 +7,7 @@
 
 #include "client/lib/core/error.h"
 #include "client/lib/core/internal.h"
-#include "proto/missing.h"
+#include "proto/model/missing.h"
 
 void client_partial_clear(banyan_partial *partial)
 {
