@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What shells and the build ask of banyanctl: --complete, with which the scripts of client/ctl/completion/ ask for
-// words; --tables, from which the manual page is made.
+// What shells and the build ask of banyanctl: --complete, with which the scripts of client/ctl/completion/
+// ask for words; --tables, from which the manual page is made.
 #include "client/ctl/complete.h"
 
 #include <inttypes.h>

@@ -26,7 +26,8 @@ def storeys(folder, base, names):
 
 
 # What all rooms of the coordinator may include.
-CORE = {"common", "proto", "reduce/plan.h", "coordinator/core.h", "coordinator/events.h", "coordinator/turn.h"}
+CORE = {"common", "proto", "reduce/plan.h", "coordinator/core.h", "coordinator/events.h", "coordinator/presence.h",
+        "coordinator/turn.h"}
 
 
 def rooms(*names):
