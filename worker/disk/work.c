@@ -313,6 +313,7 @@ static void seal_end(struct worker_disk *disk)
 static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
 {
     uint32_t left = 0;
+    bool hurry = false;
     if (disk->sealing)
         return;
     for (uint32_t i = 0; i < disk->full.n; i++) {
@@ -320,7 +321,9 @@ static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
         struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
         bool quiet = disk->hurry ? keep && worker_disk_chunk_full(chunk)
                                  : keep && keep->changed_ns + QUIET_NS <= now_ns;
-        bool later = keep && (disk->n_seals == SEALS_MAX || !quiet);
+        bool written = keep && keep->grew <= worker_queue_done(disk->queue); // the file is what was asked for
+        bool later = keep && (disk->n_seals == SEALS_MAX || !quiet || !written);
+        hurry = hurry || (disk->hurry && quiet && !written);
         if (later)
             disk->full.ids[left++] = disk->full.ids[i];
         if (!keep || later)
@@ -331,7 +334,7 @@ static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
                 (struct worker_seal){.id = disk->full.ids[i], .serial = keep->serial, .result = -EINTR};
     }
     disk->full.n = left;
-    disk->hurry = false;
+    disk->hurry = hurry;
     if (disk->n_seals == 0)
         return;
     disk->sealing = true;
