@@ -11,7 +11,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 set(BANYAN_SANITIZE "" CACHE STRING "Sanitizers: empty, 'address,undefined' or 'thread'")
 
-option(BANYAN_FAILPOINTS "Named points where tests make processes die, stall or fail (common/failpoint.h)" OFF)
+option(BANYAN_FAILPOINTS "Named points where tests make processes die, stall or fail (common/base/failpoint.h)" OFF)
 if(BANYAN_FAILPOINTS)
     add_compile_definitions(BANYAN_FAILPOINTS)
 endif()

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"

@@ -10,9 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/daemon.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/cli/daemon.h"
+#include "common/hash/hash.h"
 #include "tests/chaos/net.h"
 #include "tests/chaos/stores.h"
 #include "tests/e2e/support.h"

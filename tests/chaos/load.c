@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "tests/chaos/held.h"
 #include "tests/e2e/support.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/chaos/faults.h"
 #include "tests/chaos/load.h"
 #include "tests/chaos/net.h"

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/chaos/faults.h"
 #include "tests/chaos/held.h"
 #include "tests/chaos/quiet.h"

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "tests/harness/process.h"
 
 enum { PATH_BYTES = 320 };

@@ -14,9 +14,9 @@
 
 #include <stdatomic.h>
 
-#include "common/loop.h"
-#include "proto/codec.h"
-#include "proto/rpc.h"
+#include "common/loop/loop.h"
+#include "proto/rpc/rpc.h"
+#include "proto/wire/codec.h"
 
 enum {
     HEADS = 2,
@@ -25,7 +25,7 @@ enum {
     HELD_MAX = 128,    // requests that the service keeps
     OPENS_MAX = 8,     // tickets that it gives; then it has had enough
     AHEAD_CHUNKS = 4,  // what it has room for where a ticket asks for more
-    PUTS_A_WORKER = 6, // that may be under way to one worker (client/lib/peer.c)
+    PUTS_A_WORKER = 6, // that may be under way to one worker (client/lib/rows/peer.c)
 };
 
 // The coordinator takes the one and gives the other beside each ticket.

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "client/banyan.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 static char dir[] = "/tmp/banyan-again-XXXXXX";
 

@@ -15,8 +15,8 @@
 #include <stdatomic.h>
 
 #include "client/banyan.h"
-#include "common/loop.h"
-#include "proto/rpc.h"
+#include "common/loop/loop.h"
+#include "proto/rpc/rpc.h"
 
 enum {
     HEADS = 2,

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "client/ctl/exact.h"
-#include "common/float16.h"
-#include "common/quantise.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/quantise.h"
 #include "kernels/attention.h"
 #include "kernels/reference.h"
 

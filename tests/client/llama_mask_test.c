@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "client/llama/mask.h"
-#include "common/float16.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
+#include "common/tensor/float16.h"
 
 enum { CELLS = 512, ROWS = 40, HIDDEN = 0xfc00 };
 

@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "client/banyan.h"
-#include "common/loop.h"
-#include "proto/rpc.h"
+#include "common/loop/loop.h"
+#include "proto/rpc/rpc.h"
 
 enum { ITEMS = 3, RANGES = 4 };
 

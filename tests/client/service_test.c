@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 // ---- tests -----------------------------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ static void test_disconnect_with_calls_in_flight(void **state)
     pthread_t thread;
     sem_init(&counter.all, 0, 0);
     make_work(&blocked.work, session, 1, 0);
-    for (int i = 0; i < 3; i++) // so that the next one does the I/O thread's work (common/loop.h)
+    for (int i = 0; i < 3; i++) // so that the next one does the I/O thread's work (common/loop/loop.h)
         assert_int_equal(banyan_ping(client, NULL, NULL), BANYAN_OK);
     service.mode = SILENT;
     pthread_create(&thread, NULL, block_in_attend, &blocked);

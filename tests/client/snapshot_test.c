@@ -18,7 +18,7 @@
 #include "client/snapshot/safetensors_write.h"
 #include "client/snapshot/snapshot.h"
 #include "client/snapshot/snapshot_dir.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 enum { LENGTH = 10, CUT = 6 }; // tokens; of the first file of each layer
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/lib/ticket.h"
+#include "client/lib/rows/ticket.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

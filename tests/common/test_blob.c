@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "common/blob.h"
-#include "common/block.h"
-#include "common/memory.h"
+#include "common/memory/blob.h"
+#include "common/memory/block.h"
+#include "common/memory/memory.h"
 
 static void test_new_is_aligned_and_writable(void **state)
 {

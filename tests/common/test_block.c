@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/block.h"
+#include "common/memory/block.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/config.h"
+#include "common/cli/config.h"
 #include "tests/common/scratch.h"
 
 static struct {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What daemons have in common: paths, keys, the ready file, options, signals.
-#include "common/daemon.h"
+#include "common/cli/daemon.h"
 
 #include <setjmp.h>
 #include <signal.h>

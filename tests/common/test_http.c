@@ -20,10 +20,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/http.h"
-#include "common/log.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/http/http.h"
+#include "common/log/log.h"
+#include "common/secure/tls.h"
 #include "tests/common/scratch.h"
 #include "tests/common/test_pki.h"
 

@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
-#include "common/log_limit.h"
+#include "common/log/log.h"
+#include "common/log/log_limit.h"
 
 // stderr is a pipe in packet mode: one read gives what one write wrote.
 static int reader = -1, saved_stderr = -1;

@@ -19,9 +19,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/resolver.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
+#include "common/loop/resolver.h"
 
 static struct common_loop *loop;
 

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 
 struct asked { // on the asker's stack
     struct asked *next;

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/tls.h"
+#include "common/secure/tls.h"
 
 struct test_pki; // an authority
 

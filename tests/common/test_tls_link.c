@@ -13,8 +13,8 @@
 #include <cmocka.h>
 #include <openssl/ssl.h>
 
-#include "common/hash.h"
-#include "common/tls_link.h"
+#include "common/hash/hash.h"
+#include "common/secure/tls_link.h"
 #include "tests/common/named.h"
 #include "tests/common/scratch.h"
 #include "tests/common/test_pki.h"

@@ -20,13 +20,13 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/metrics.h"
-#include "common/span.h"
-#include "common/trace.h"
-#include "common/trace_export.h"
-#include "common/tracer.h"
+#include "common/base/clock.h"
+#include "common/base/trace.h"
+#include "common/loop/loop.h"
+#include "common/metrics/metrics.h"
+#include "common/tracing/span.h"
+#include "common/tracing/trace_export.h"
+#include "common/tracing/tracer.h"
 
 #define GOOD "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

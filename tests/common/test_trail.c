@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
-#include "common/trail.h"
-#include "common/trail_chain.h"
+#include "common/log/log.h"
+#include "common/trail/trail.h"
+#include "common/trail/trail_chain.h"
 #include "tests/common/scratch.h"
 
 static struct scratch scratch;

@@ -12,10 +12,10 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/trail_chain.h"
-#include "common/trail_writer.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
+#include "common/trail/trail_chain.h"
+#include "common/trail/trail_writer.h"
 #include "tests/common/hung_disk.h"
 
 static char dir[64], path[96], moved[112];

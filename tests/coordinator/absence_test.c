@@ -11,12 +11,12 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/state.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 #define HEARTBEAT_NS (200 * COMMON_NS_PER_MS)
 

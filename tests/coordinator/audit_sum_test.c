@@ -10,10 +10,10 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/steps/audit_sum.h"
 #include "kernels/reference.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 enum { KEYS = 60, DIM = 16, V_DIM = 5, PART = PROTO_AUDIT_HEAD + V_DIM };
 

@@ -12,8 +12,8 @@
 
 #include <jansson.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/dashboard/ask.h"

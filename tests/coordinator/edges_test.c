@@ -8,7 +8,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/sim/sim_cluster.h"
 
 #define CHUNK_TOKENS 16 // of sessions of the shape {0}

@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/events.h"
 #include "coordinator/turn.h"
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/session/ids.h"
 #include "coordinator/session/sessions.h"
 #include "coordinator/session/table.h"

@@ -10,8 +10,8 @@
 
 #include <string.h>
 
-#include "common/coverage.h"
-#include "common/hash.h"
+#include "common/hash/coverage.h"
+#include "common/hash/hash.h"
 #include "coordinator/session/layout.h"
 
 #define INDICES 40

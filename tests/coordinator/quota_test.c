@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/tenants/quota.h"
 
 #define S COMMON_NS_PER_S

@@ -16,7 +16,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/sim/sim_cluster.h"
 
 enum { CHUNK_TOKENS = 16 };

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/store/restore.h"
 #include "tests/coordinator/store_suite.h"

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "tests/coordinator/store_suite.h"
 
 // ---- a disk that fails where it is told to --------------------------------------------------------

@@ -17,8 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/log.h"
-#include "common/loop.h"
+#include "common/log/log.h"
+#include "common/loop/loop.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/store/hold.h"
 #include "coordinator/store/restore.h"

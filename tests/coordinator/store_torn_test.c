@@ -17,8 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/store/store.h"
 #include "tests/common/sanitized.h"
 #include "tests/coordinator/torn_disk.h"

@@ -12,14 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/secret.h"
+#include "common/secure/secret.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/state.h"
 #include "coordinator/tenants/access.h"
-#include "proto/codec.h"
-#include "proto/pass.h"
+#include "proto/rights/pass.h"
+#include "proto/wire/codec.h"
 
 // ---- the table --------------------------------------------------------------------------------------
 

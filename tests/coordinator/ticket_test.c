@@ -9,7 +9,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "proto/ticket.h"
+#include "proto/rights/ticket.h"
 #include "tests/sim/sim_cluster.h"
 
 static bool ticket_fails;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 enum { SECTOR = 512 };
 

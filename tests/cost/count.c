@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/frame.h"
+#include "proto/wire/frame.h"
 #include "tests/cost/count.h"
 
 // glibc leaves blocks that each thread keeps for itself, up to this size, as they are.
@@ -72,7 +72,8 @@ void *memcpy(void *restrict to, const void *restrict from, size_t n)
     return copies(to, from, n);
 }
 
-// What went past the caches, where the program exports the number (common/wipe.h): a call of explicit_bzero follows.
+// What went past the caches, where the program exports the number (common/memory/wipe.h): a call of
+// explicit_bzero follows.
 extern atomic_size_t common_wiped_past __attribute__((weak));
 
 static void add_past(void)

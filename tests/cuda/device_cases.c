@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/float16.h"
+#include "common/tensor/float16.h"
 #include "tests/common/sanitized.h"
 #include "tests/cuda/device_harness.h"
 

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/float16.h"
+#include "common/tensor/float16.h"
 #include "tests/cuda/device_cases.h"
 #include "tests/cuda/device_harness.h"
 

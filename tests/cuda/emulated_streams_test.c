@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/emulation/cuda/emulation.h"
 
 #define STREAMS 6

@@ -21,8 +21,8 @@ MOST = {"banyan-coordinator.service": 12, "banyan-worker@.service": 20}  # tenth
 
 
 def table():
-    """Of common/harden_calls.c: (call, what the daemons' own filter says of it)."""
-    text = re.sub(r"//.*", "", (SOURCE / "common" / "harden_calls.c").read_text())
+    """Of common/secure/harden_calls.c: (call, what the daemons' own filter says of it)."""
+    text = re.sub(r"//.*", "", (SOURCE / "common" / "secure" / "harden_calls.c").read_text())
     return [(call, verdict) for verdict, call in re.findall(r"\b(ALLOW|PLACED|CHECK|KILL|MODULES)\((\w+)\)", text)
             if call != "call"]
 

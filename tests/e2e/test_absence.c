@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LONG_NS     (UINT64_C(300) * COMMON_NS_PER_S)
 #define PATIENCE_MS 3500 // of a coordinator with a heartbeat of 1 s

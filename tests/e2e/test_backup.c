@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/banyanctl.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S)

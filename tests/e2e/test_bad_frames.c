@@ -2,7 +2,7 @@
 // Bad frames and bad requests by raw sockets, to the coordinator and to workers: each is refused with its own
 // status and sentence, or its link closed where nothing can be answered, and changes nothing. Clients that
 // are slow, vanish or do not read cost nothing but their own step. Prints a table.
-#include "common/random.h"
+#include "common/base/random.h"
 #include "tests/e2e/witness.h"
 
 #include <inttypes.h>
@@ -14,8 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "proto/ticket.h"
+#include "common/base/clock.h"
+#include "proto/rights/ticket.h"
 #include "tests/e2e/wire.h"
 
 // ---- by hand ----------------------------------------------------------------------------------------------

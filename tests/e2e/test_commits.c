@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/secret.h"
+#include "common/secure/secret.h"
 #include "tests/e2e/wire.h"
 
 #define CHUNK          16

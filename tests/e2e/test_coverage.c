@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "proto/ticket.h"
+#include "common/base/clock.h"
+#include "proto/rights/ticket.h"
 #include "tests/e2e/wire.h"
 
 #define WORKERS 3

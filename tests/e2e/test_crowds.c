@@ -19,8 +19,8 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "proto/endpoint.h"
+#include "common/base/clock.h"
+#include "proto/rpc/endpoint.h"
 #include "tests/e2e/context.h"
 #include "tests/e2e/support.h"
 #include "tests/e2e/wire.h"

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/harness/process.h"
 
 enum { ATTACHED = 640, CHUNK = 32, ROOM = 4000, SOON = 60 };

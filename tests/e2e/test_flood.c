@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 #include "tests/common/sanitized.h"
 #include "tests/e2e/context.h"
 #include "tests/e2e/support.h"

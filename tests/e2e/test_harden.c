@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/harden.h"
+#include "common/secure/harden.h"
 #include "tests/e2e/support.h"
 
 enum { LAYERS = 2, DIM = 64, KV_HEADS = 2, TOKENS = 1500, MORE = 40, NEEDLE = 16 };

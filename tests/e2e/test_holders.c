@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/mass.h"
+#include "proto/model/mass.h"
 #include "tests/e2e/support.h"
 
 #define WORKERS 3

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/banyanctl.h"
 
 static bool log_has(const struct harness_cluster *cluster, uint32_t who, const char *text)

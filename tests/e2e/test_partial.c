@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "client/snapshot/safetensors_write.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/banyanctl.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed

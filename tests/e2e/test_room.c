@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "proto/footprint.h"
+#include "proto/model/footprint.h"
 
 enum { LAYERS = 4, CHUNK = 96, ROWS = 4, SESSIONS_MAX = 3 };
 

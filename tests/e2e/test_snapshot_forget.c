@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "client/snapshot/snapshot.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed
 #define LOCAL   BANYAN_LAYER_LOCAL

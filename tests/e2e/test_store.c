@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/wire.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S)

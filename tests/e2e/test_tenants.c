@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proto/codec.h"
+#include "proto/wire/codec.h"
 #include "tests/e2e/token_files.h"
 #include "tests/e2e/wire.h"
 

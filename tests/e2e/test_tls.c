@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 #include "client/ctl/pki.h"
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/secret.h"
-#include "common/tls.h"
-#include "proto/rpc.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
+#include "common/secure/secret.h"
+#include "common/secure/tls.h"
+#include "proto/rpc/rpc.h"
 #include "tests/harness/process.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S)

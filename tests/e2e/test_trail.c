@@ -17,8 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/trail.h"
+#include "common/base/clock.h"
+#include "common/trail/trail.h"
 #include "tests/e2e/banyanctl.h"
 
 #define TOKEN "e2e-trail-token"

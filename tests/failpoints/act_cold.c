@@ -3,7 +3,7 @@
 // reads them.
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/support.h"
 #include "tests/failpoints/act.h"
 

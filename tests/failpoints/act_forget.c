@@ -3,7 +3,7 @@
 // stored does not fall, also after the death of the coordinator, and workers give memory back whoever told them of it.
 #include <signal.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/support.h"
 #include "tests/failpoints/act.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One life of a cluster with one failpoint armed (common/failpoint.h):
+// One life of a cluster with one failpoint armed (common/base/failpoint.h):
 //   failpoint_life --point NAME [--action kill|error|delay:MS] [--nth N] [--replicas R] [--before POINT] [--lose]
 //       [--stores] [--act NAME]
 // A client, in a process of its own, does the script (script.h). Whoever dies is started again. Then every acknowledged
@@ -18,8 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/trail_chain.h"
+#include "common/base/clock.h"
+#include "common/trail/trail_chain.h"
 #include "tests/e2e/support.h"
 #include "tests/failpoints/act.h"
 #include "tests/failpoints/script.h"

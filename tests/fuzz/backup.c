@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/store/restore.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/frame.c, codec.c and step.c: one whole frame, as frames.h makes it of the input. A message that is taken is encoded
-// and taken again, and is the same then.
+// proto/wire/frame.c, codec.c and step.c: one whole frame, as frames.h makes it of the input. A message that
+// is taken is encoded and taken again, and is the same then.
 #include <string.h>
 
-#include "proto/codec.h"
-#include "proto/step.h"
+#include "proto/rpc/step.h"
+#include "proto/wire/codec.h"
 #include "tests/fuzz/frames.h"
 
 static struct proto_pool pool;

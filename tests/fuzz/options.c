@@ -7,7 +7,7 @@
 
 #include "coordinator/daemon.h"
 #include "tests/fuzz/fuzz.h"
-#include "worker/daemon.h"
+#include "worker/daemon/daemon.h"
 
 enum { ARGS_MAX = 24 };
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/pass.c. Input: u8 what, then (bit 0) a pass as it is presented, or what it says, u8 which byte of it is then another, u8 how.
+// proto/rights/pass.c. Input: u8 what, then (bit 0) a pass as it is presented, or what it says, u8 which byte
+// of it is then another, u8 how.
 #include <string.h>
 
-#include "proto/pass.h"
+#include "proto/rights/pass.h"
 #include "tests/fuzz/fuzz.h"
 
 static const struct common_secret secret = {{1, 2, 3}}, another = {{3, 2, 1}};

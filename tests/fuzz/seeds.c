@@ -3,17 +3,17 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/blob.h"
-#include "proto/codec.h"
-#include "proto/frame.h"
-#include "proto/limits.h"
-#include "proto/stream_hello.h"
-#include "proto/ticket.h"
+#include "common/memory/blob.h"
+#include "proto/model/limits.h"
+#include "proto/rights/ticket.h"
+#include "proto/stream/stream_hello.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
 #include "tests/fuzz/frames.h"
 #include "tests/fuzz/message.h"
 #include "tests/fuzz/seeds.h"
 
-#define CHANNEL_FIRST_ID UINT64_C(0x100000001) // of a channel's first call (common/handle.h)
+#define CHANNEL_FIRST_ID UINT64_C(0x100000001) // of a channel's first call (common/base/handle.h)
 
 static const char *out;
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "proto/banyan.pb-c.h"
-#include "proto/codec.h"
+#include "proto/wire/codec.h"
 #include "tests/fuzz/message.h"
 #include "tests/fuzz/seeds.h"
 

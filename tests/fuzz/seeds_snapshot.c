@@ -5,7 +5,7 @@
 
 #include "client/snapshot/safetensors_write.h"
 #include "client/snapshot/snapshot.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "tests/fuzz/seeds.h"
 
 enum { TOKENS = 10, FILES = 2 };

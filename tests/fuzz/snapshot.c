@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "client/snapshot/snapshot_dir.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "tests/fuzz/fuzz.h"
 
 // Two layers with rows, the second a latent, and one without; a type with scales.

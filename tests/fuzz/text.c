@@ -4,11 +4,11 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "common/http.h"
-#include "common/options.h"
-#include "common/trace.h"
-#include "common/utf8.h"
-#include "proto/endpoint.h"
+#include "common/base/trace.h"
+#include "common/base/utf8.h"
+#include "common/cli/options.h"
+#include "common/http/http.h"
+#include "proto/rpc/endpoint.h"
 #include "tests/fuzz/fuzz.h"
 
 static void endpoint(const char *text)

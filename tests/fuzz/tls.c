@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A link under TLS: common/tls_link.c, proto/link_io.c and stream_link.c, between its handshake and its frames. Input: u8 what, u8 how it
-// is cut, then the bytes of a hostile peer to a link that accepts (what's bits 0-1: 0) or dials (1), as they are; or (2, 3) what
-// somebody in the middle of two links of ours does to their bytes: records | end u8 | at u16 | how u8 | value u8 |.
+// A link under TLS: common/secure/tls_link.c, proto/stream/link_io.c and stream_link.c, between its handshake
+// and its frames. Input: u8 what, u8 how it is cut, then the bytes of a hostile peer to a link that accepts
+// (what's bits 0-1: 0) or dials (1), as they are; or (2, 3) what somebody in the middle of two links of ours
+// does to their bytes: records | end u8 | at u16 | how u8 | value u8 |.
 //
 // OpenSSL's randomness is the target's own, so that the same input does the same. However a hostile peer's bytes are cut, the same
 // comes of them. Whatever is done in the middle, an end takes only frames that the other one has sent, in their order.
@@ -15,8 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/random.h"
-#include "proto/stream_link.h"
+#include "common/base/random.h"
+#include "proto/stream/stream_link.h"
 #include "tests/fuzz/certificates.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/world.h"

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file of the audit log: common/trail_form.c and trail_chain.c, which verify and show it, and common/trail.c, which goes on with it.
-// Input: records | what u8 | ... |, each a line or several. Hashes are computed, so that chains are whole where nothing breaks them.
+// A file of the audit log: common/trail/trail_form.c and trail_chain.c, which verify and show it, and
+// common/trail/trail.c, which goes on with it. Input: records | what u8 | ... |, each a line or several.
+// Hashes are computed, so that chains are whole where nothing breaks them.
 #include <string.h>
 
-#include "common/trail.h"
-#include "common/trail_chain.h"
+#include "common/trail/trail.h"
+#include "common/trail/trail_chain.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/world.h"
 

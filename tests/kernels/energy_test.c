@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/float16.h"
-#include "common/float8.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/float8.h"
 #include "kernels/reference.h"
 #include "kernels/split.h"
 #include "tests/kernels/data.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/codec.h"
+#include "proto/wire/codec.h"
 
 #include <endian.h>
 #include <setjmp.h>
@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "proto/limits.h"
+#include "common/hash/hash.h"
+#include "proto/model/limits.h"
 
 static struct proto_pool pool;
 static uint64_t seed = 20261120;
@@ -661,7 +661,8 @@ static int teardown(void **state)
     return 0;
 }
 
-// ---- the numbers in brackets in banyan.proto are those of proto/limits.h ------------------------------------
+// ---- the numbers in brackets in banyan.proto are those of proto/model/limits.h
+// ------------------------------------
 
 static const ProtobufCMessageDescriptor *type_named(const char *name, size_t len)
 {
@@ -717,8 +718,8 @@ static void test_limits_are_as_written(void **state)
                 continue; // of the whole header
             bool alone = strstr(line, "message ") == NULL;
             if (limit != written && (limit > 0 || alone))
-                fail_msg("%s.%s: %u in proto/limits.h, %u in banyan.proto: %s", type->short_name, field->name,
-                         limit, written, line);
+                fail_msg("%s.%s: %u in proto/model/limits.h, %u in banyan.proto: %s", type->short_name,
+                         field->name, limit, written, line);
         }
     }
     fclose(file);

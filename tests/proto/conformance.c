@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "proto/nng_door.h"
 
 static enum transport transport;

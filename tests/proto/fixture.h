@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "proto/rpc.h"
+#include "common/loop/loop.h"
+#include "proto/rpc/rpc.h"
 
 enum transport { TRANSPORT_UNIX, TRANSPORT_TCP, TRANSPORT_NNG, TRANSPORT_TLS, TRANSPORT_NNG_TLS };
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/proto/fixture.h"
 #include "tests/proto/peer.h"
 

@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "proto/frame.h"
+#include "common/base/clock.h"
 #include "proto/nng_door.h"
+#include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"
 
 static int setup(void **state)

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
-#include "proto/frame.h"
+#include "common/base/status.h"
+#include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"
 
 extern const uint8_t peer_nonce[32];

@@ -15,11 +15,11 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "proto/codec.h"
-#include "proto/frame.h"
+#include "common/base/clock.h"
 #include "proto/nng_door.h"
 #include "proto/sp_reader.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"
 
 enum { CROWD = 1100, IDS = 0x80000000 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/proto/fixture.h"
 
 // A step of one item that appends rows over two runs, and one that only reads, as a frame's message.

@@ -19,11 +19,11 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "proto/codec.h"
-#include "proto/frame.h"
-#include "proto/stream_hello.h"
-#include "proto/stream_link.h"
+#include "common/base/clock.h"
+#include "proto/stream/stream_hello.h"
+#include "proto/stream/stream_link.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
 #include "tests/common/named.h"
 #include "tests/proto/fixture.h"
 #include "tests/proto/peer.h"

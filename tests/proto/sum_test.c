@@ -18,10 +18,10 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "proto/codec.h"
-#include "proto/frame.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"
 
 enum { TO_SERVER, TO_CLIENT, NNG_LEAD = 12 /* length and request id: nng's own, which nothing protects */ };

@@ -17,11 +17,11 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/tls_link.h"
-#include "proto/codec.h"
-#include "proto/stream_link.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "common/secure/tls_link.h"
+#include "proto/stream/stream_link.h"
+#include "proto/wire/codec.h"
 #include "tests/common/named.h"
 #include "tests/common/test_pki.h"
 #include "tests/proto/fixture.h"

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/reduce/ranks.h"
 
 static const struct shape SHAPES[] = {{1, 4, 8}, {3, 2, 5}};

@@ -11,9 +11,9 @@
 
 #include <string.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/core/internal.h"
 #include "client/snapshot/snapshot_session.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/state.h"
 #include "tests/sim/sim_caller.h"
 #include "tests/sim/sim_cluster.h"

@@ -34,8 +34,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/place/moves.h"

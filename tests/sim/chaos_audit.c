@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/audit.h"
 
@@ -21,11 +21,11 @@ void chaos_choose_audit(struct coordinator_options *options)
 static void audit_again(struct coordinator_steps *steps)
 {
     uint64_t draw = common_mix64(sim_clock());
-    struct proto_list *at = steps->keep.all.next;
+    struct common_list *at = steps->keep.all.next;
     for (uint32_t i = 0; steps->keep.n && i < draw % steps->keep.n; i++)
         at = at->next;
     if (steps->keep.n && draw / 64 % 4 == 0)
-        coordinator_audit_add(steps, proto_list_entry(at, struct coordinator_kept, link));
+        coordinator_audit_add(steps, common_list_entry(at, struct coordinator_kept, link));
 }
 
 // Of the coordinator's present life.
@@ -39,9 +39,9 @@ void chaos_check_audits(void)
     uint32_t n = 0;
     if (steps->count_audit_differences && !chaos.flipped) // what a flip has altered is called wrong, rightly
         chaos_violated(NULL, "an audit calls an answer wrong");
-    for (const struct proto_list *at = steps->keep.all.next; steps->core && at != &steps->keep.all;
+    for (const struct common_list *at = steps->keep.all.next; steps->core && at != &steps->keep.all;
          at = at->next, n++)
-        bytes += proto_list_entry(at, struct coordinator_kept, link)->bytes;
+        bytes += common_list_entry(at, struct coordinator_kept, link)->bytes;
     if (bytes != steps->keep.bytes || n != steps->keep.n || (n && bytes > c->core.options.keep_bytes))
         chaos_violated(NULL, "steps that are kept are miscounted");
     if (c->core.options.audit)

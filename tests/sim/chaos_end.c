@@ -5,12 +5,12 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static bool ended(struct op *op)
 {

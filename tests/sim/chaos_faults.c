@@ -6,15 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "proto/banyan.pb-c.h"
 #include "tests/sim/sim_memory.h"
-#include "worker/chunk.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
+#include "worker/store/chunk.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 

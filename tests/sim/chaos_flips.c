@@ -5,13 +5,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 static struct coordinator_sessions *sessions(void)
 {

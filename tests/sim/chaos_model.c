@@ -6,14 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/sync/repair.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 struct chaos chaos;
 

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 struct text {
     char bytes[16];

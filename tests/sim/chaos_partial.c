@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"

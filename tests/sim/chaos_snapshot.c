@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/internal.h"
-#include "common/clock.h"
-#include "common/hash.h"
+#include "client/lib/core/internal.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"

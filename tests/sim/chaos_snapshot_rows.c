@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/internal.h"
-#include "client/lib/seals.h"
-#include "common/clock.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/rows/seals.h"
+#include "common/base/clock.h"
 #include "coordinator/session/layout.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"

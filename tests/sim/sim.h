@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The world of a simulation: one thread, simulated time, and every event of every loop in one queue.
 //
-// A program that is linked with the objects of tests/sim has these in the place of common/loop.h and
-// common/clock.h; proto's transports, the coordinator's store and the worker's team are replaced, too (sim_net.h,
-// sim_store.h, sim_worker.h). A loop stands for a process. Nothing runs by itself: the functions below run what is due, on the caller's stack.
+// A program that is linked with the objects of tests/sim has these in the place of common/loop/loop.h and
+// common/base/clock.h; proto's transports, the coordinator's store and the worker's team are replaced, too
+// (sim_net.h, sim_store.h, sim_worker.h). A loop stands for a process. Nothing runs by itself: the functions
+// below run what is due, on the caller's stack.
 //
 //   common_loop_mail ───┐
 //   timers ─────────────┤      at_ns, then the order of arming
@@ -22,7 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 
 // ---- the world ------------------------------------------------------------------------------------------
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Callers' threads (sim_caller.h), and in their place what client/lib/wait.c has for real ones.
+// Callers' threads (sim_caller.h), and in their place what client/lib/core/wait.c has for real ones.
 #include "tests/sim/sim_caller.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <ucontext.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/core/wait.h"
 #include "proto/nng_probe.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_event.h"

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 
 struct sim_caller;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calling end of the simulated transport: as proto/stream_channel.c, over a simulated link.
+// The calling end of the simulated transport: as proto/stream/stream_channel.c, over a simulated link.
 //
 //   BACKOFF --timer--> DIALLING --accepted--> READY
 //      ^______________any loss or refusal_______|
@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "proto/stream_hello.h"
-#include "proto/transport.h"
+#include "common/base/clock.h"
+#include "proto/rpc/transport.h"
+#include "proto/stream/stream_hello.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_dial.h"
 #include "tests/sim/sim_link.h"
@@ -38,7 +38,8 @@ static void retreat(struct sim_dial *s, enum common_code code, const char *text)
         channel->state_fn(channel->state_arg, false);
     if (!channel->closing)
         proto_channel_fail_sent(channel, COMMON_UNAVAILABLE, why);
-    // A peer that is not there may come; one that refuses us will refuse those who wait, too (proto/stream_channel.c).
+    // A peer that is not there may come; one that refuses us will refuse those who wait, too
+    // (proto/stream/stream_channel.c).
     if (!channel->closing && code != COMMON_UNAVAILABLE && !was_ready)
         proto_channel_fail_waiting(channel, code, why);
     proto_channel_unref(channel);

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/internal.h"
-#include "common/clock.h"
-#include "proto/rows_sum.h"
-#include "proto/status.h"
+#include "client/lib/core/internal.h"
+#include "common/base/clock.h"
+#include "proto/rpc/status.h"
+#include "proto/sums/rows_sum.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_client_calls.h"
 #include "tests/sim/sim_event.h"

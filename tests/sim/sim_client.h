@@ -8,10 +8,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/loop.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
 #include "proto/banyan.pb-c.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct sim_client;
 struct sim_opened;

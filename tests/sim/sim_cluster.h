@@ -11,7 +11,7 @@
 #ifndef TESTS_SIM_SIM_CLUSTER_H
 #define TESTS_SIM_SIM_CLUSTER_H
 
-#include "common/secret.h"
+#include "common/secure/secret.h"
 #include "coordinator/coordinator.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_client.h"

@@ -4,7 +4,7 @@
 #ifndef TESTS_SIM_SIM_DIAL_H
 #define TESTS_SIM_SIM_DIAL_H
 
-#include "proto/transport.h"
+#include "proto/rpc/transport.h"
 #include "tests/sim/sim_link.h"
 
 enum sim_dial_state { SIM_BACKOFF, SIM_DIALLING, SIM_READY };

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 
 enum sim_kind { SIM_POST, SIM_TIMER, SIM_DEFERRED, SIM_WIRE, SIM_DISK, SIM_TEAM, SIM_FILES };
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 struct handle {
     struct worker_files base;

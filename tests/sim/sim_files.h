@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory of a worker's store in memory (worker/disk/files.h), with all that can happen to one: it becomes full, its
-// reader dies, the machine loses its power, and bytes of it change. Needs nothing of the simulator.
+// The directory of a worker's store in memory (worker/files/files.h), with all that can happen to one: it
+// becomes full, its reader dies, the machine loses its power, and bytes of it change. Needs nothing of the
+// simulator.
 #ifndef TESTS_SIM_SIM_FILES_H
 #define TESTS_SIM_SIM_FILES_H
 
@@ -8,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/disk/files.h"
+#include "worker/files/files.h"
 
 struct sim_file {
     char name[64];

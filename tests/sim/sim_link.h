@@ -4,8 +4,8 @@
 #ifndef TESTS_SIM_SIM_LINK_H
 #define TESTS_SIM_SIM_LINK_H
 
-#include "common/blob.h"
-#include "proto/transport.h"
+#include "common/memory/blob.h"
+#include "proto/rpc/transport.h"
 #include "tests/sim/sim_event.h"
 
 enum sim_message_kind {

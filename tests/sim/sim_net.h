@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 
 // Time on the way, drawn between the two for each frame; 20 us at the beginning of a world.
 void sim_net_delay(uint64_t least_ns, uint64_t most_ns);

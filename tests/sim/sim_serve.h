@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
 
 struct proto_request;
 

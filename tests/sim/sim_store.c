@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/hash/hash.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/store/hold.h"
 #include "coordinator/store/restore.h"

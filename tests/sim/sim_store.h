@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 // Of each write; 100 us at the beginning.
 void sim_disk_delay(const char *path, uint64_t ns);

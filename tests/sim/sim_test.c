@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/store/store.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_client.h"

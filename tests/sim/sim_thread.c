@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// worker/disk/thread.h without a thread: a job begins at a moment that the seed draws, and between its calls of the file
-// system the loops go on (sim_thread_yield). So everything comes before a job, into the midst of it, and between it and
-// its effect.
-#include "worker/disk/thread.h"
+// worker/files/thread.h without a thread: a job begins at a moment that the seed draws, and between its calls
+// of the file system the loops go on (sim_thread_yield). So everything comes before a job, into the midst of
+// it, and between it and its effect.
+#include "worker/files/thread.h"
 
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_event.h"
 #include "tests/sim/sim_worker.h"

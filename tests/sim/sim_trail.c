@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// common/trail_writer.h without a thread: a record is written where it is put, and its end comes by mail.
-#include "common/trail_writer.h"
+// common/trail/trail_writer.h without a thread: a record is written where it is put, and its end comes by
+// mail.
+#include "common/trail/trail_writer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 struct common_trail_writer {
     struct common_loop *loop;

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 
 #include "tests/sim/sim.h"
-#include "worker/chunk.h"
-#include "worker/cold.h"
+#include "worker/core/state.h"
+#include "worker/daemon/worker.h"
 #include "worker/disk/state.h"
-#include "worker/state.h"
-#include "worker/worker.h"
+#include "worker/store/chunk.h"
+#include "worker/store/cold.h"
 
 #define BANDWIDTH UINT64_C(10000000000)
 

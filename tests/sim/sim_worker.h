@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker of a simulation: the real one (worker/worker.h), as a process of its own, with a team that computes on
-// simulated time (sim_team.c). What it is asked can be counted, held and refused: sim_serve.h, with its loop.
+// A worker of a simulation: the real one (worker/daemon/worker.h), as a process of its own, with a team that
+// computes on simulated time (sim_team.c). What it is asked can be counted, held and refused: sim_serve.h,
+// with its loop.
 #ifndef TESTS_SIM_SIM_WORKER_H
 #define TESTS_SIM_SIM_WORKER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "common/secret.h"
+#include "common/loop/loop.h"
+#include "common/secure/secret.h"
 #include "tests/sim/sim_files.h"
 
 struct worker;
@@ -20,7 +21,7 @@ struct sim_worker_options { // strings are copied
     const struct common_secret *secret;
     uint64_t memory_bytes;  // half of it or more is for K and V
     bool team;              // even the smallest step goes to the team
-    uint64_t pace;          // what worker/pace.h counts with, of any work; 0: 10 GB/s, and work that is large
+    uint64_t pace;          // what pace.h counts with, of any work; 0: 10 GB/s, and work that is large
     uint64_t attach_ttl_ns; // 0: rows that are put stay until they are committed
     bool store;             // it keeps what it holds in files (--store)
     bool syncs;             // one process in four runs with --fsync always; else all sync from time to time
@@ -63,7 +64,8 @@ void sim_thread_hurry(const struct common_loop *loop);
 // Rows of a layer that steps may see here: APPENDED or COMMITTED, from each chunk's start. 0 while it is down.
 uint64_t sim_worker_tokens(const struct sim_worker *worker, uint64_t session, uint32_t layer);
 
-// Chunks that are full are sealed soon, and as many layers leave memory for its files as may, `most` at most (worker/cold.h).
+// Chunks that are full are sealed soon, and as many layers leave memory for its files as may, `most` at most
+// (worker/store/cold.h).
 void sim_worker_cool(const struct sim_worker *worker, uint32_t most);
 // The file of one chunk, which `chance` says, is written anew from memory, as when a row of it goes; what is cold of it is
 // loaded first.

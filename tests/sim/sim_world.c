@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/hash/hash.h"
 #include "tests/sim/sim_event.h"
 
 #define START_NS   (1000 * COMMON_NS_PER_S)
-#define LATE_NS    (100 * COMMON_NS_PER_MS)     // as common/loop.c
+#define LATE_NS    (100 * COMMON_NS_PER_MS)     // as common/loop/loop.c
 #define EVENTS_MAX (UINT64_C(50) * 1000 * 1000) // of one call: above it nothing will come to an end
 
 static struct {
@@ -354,7 +354,7 @@ void sim_loop_freeze(struct common_loop *loop)
     }
 }
 
-// What came in goes first: so do loops with timers that are late (common/loop.h).
+// What came in goes first: so do loops with timers that are late (common/loop/loop.h).
 void sim_loop_thaw(struct common_loop *loop)
 {
     loop->frozen = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a worker listens when it is not told, what it refuses, and --advertise.
-#include "worker/address.h"
+#include "worker/daemon/address.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 
 #define FAR "tcp://192.0.2.7:7412" // of no machine: RFC 5737
 

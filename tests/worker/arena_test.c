@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "worker/pages.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "worker/memory/pages.h"
 
 #define MIB (UINT64_C(1) << 20)
 

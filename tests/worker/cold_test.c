@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that leave memory for a worker's files (worker/cold.h): which may, in which order, that they come back with the
-// same bytes or not at all, whatever is damaged, and that what is in use stays.
+// Rows that leave memory for a worker's files (worker/store/cold.h): which may, in which order, that they
+// come back with the same bytes or not at all, whatever is damaged, and that what is in use stays.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +15,9 @@
 #include <string.h>
 
 #include "tests/worker/disk_fixture.h"
-#include "worker/cold.h"
 #include "worker/disk/fetch.h"
-#include "worker/disk/files.h"
+#include "worker/files/files.h"
+#include "worker/store/cold.h"
 
 enum { FULL = CHUNKS * TOKENS };
 

@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
-#include "worker/device.h"
-#include "worker/memory.h"
+#include "common/log/log.h"
+#include "worker/memory/memory.h"
+#include "worker/processors/device.h"
 
 enum { DIM = 64, KEYS = 16, JOBS = 12 };
 

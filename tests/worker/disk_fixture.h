@@ -12,7 +12,7 @@
 
 #include "tests/sim/sim_files.h"
 #include "worker/disk/disk.h"
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 enum {
     LAYERS = 2,

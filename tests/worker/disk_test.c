@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker's files (worker/disk), over a directory in memory and a real one: whatever byte of them changes, wherever
-// they end, and whichever write fails, a process that starts on them has what was acknowledged or does not name the
-// chunk, and never other bytes.
+// A worker's files (worker/disk), over a directory in memory and a real one: whatever byte of them changes,
+// wherever they end, and whichever write fails, a process that starts on them has what was acknowledged or
+// does not name the chunk, and never other bytes.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,9 +20,9 @@
 #include "tests/sim/sim_files.h"
 #include "tests/worker/disk_fixture.h"
 #include "worker/disk/disk.h"
-#include "worker/disk/image.h"
-#include "worker/memory.h"
-#include "worker/session.h"
+#include "worker/files/image.h"
+#include "worker/memory/memory.h"
+#include "worker/session/session.h"
 
 // ---- what comes back ----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "worker/engine.h"
+#include "worker/processors/engine.h"
 
 #define GIB (UINT64_C(1) << 30)
 

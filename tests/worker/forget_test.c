@@ -2,7 +2,7 @@
 // A worker that is told what a session has forgotten: memory goes, rows count as they did, and nothing that needs them
 // is answered.
 #include "tests/worker/service.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 enum { WINDOWED = 0x900, TWIN = 0x901, WINDOW = 8, CHUNKS = 3 };
 static const struct chunk_place mine[CHUNKS] = {{900, 0}, {901, TOKENS}, {902, 2 * TOKENS}};

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "worker/frozen.h"
-#include "worker/memory.h"
-#include "worker/store.h"
+#include "common/hash/hash.h"
+#include "worker/memory/memory.h"
+#include "worker/session/frozen.h"
+#include "worker/store/store.h"
 
 enum { LAYERS = 3, ROWS = 96, MEMORY = 16 << 20, DEPTH = 64 };
 

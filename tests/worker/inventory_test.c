@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 // Of a packed header; a page may end with one session and one chunk more than it aims at.
 enum { PAGE_MOST = 64 * 1024 };

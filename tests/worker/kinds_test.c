@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A session whose layers differ, on a worker: rows of the wrong shape, and of layers that have none of their own,
 // are refused and nothing is changed; memory counts what each layer holds.
-#include "common/hash.h"
-#include "proto/ticket.h"
+#include "common/hash/hash.h"
+#include "proto/rights/ticket.h"
 #include "tests/common/named.h"
 #include "tests/worker/service.h"
 

@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/worker/fixture.h"
-#include "worker/team.h"
+#include "worker/processors/team.h"
 
 static const struct chunk_place chunk = {100, 0};
 

@@ -11,12 +11,12 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/random.h"
-#include "proto/rpc.h"
-#include "proto/status.h"
-#include "worker/membership.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/log/log.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/status.h"
+#include "worker/core/membership.h"
 
 static bool random_fails;
 

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "worker/pace.h"
+#include "worker/core/pace.h"
 
 #define MS UINT64_C(1000000)
 #define GB UINT64_C(1000000000) // a byte a nanosecond

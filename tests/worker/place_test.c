@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "worker/place.h"
+#include "worker/memory/place.h"
 
 #define TWO_NODES "node:2 core:4 pu:2" // processors 0-7 on node 0, 8-15 on node 1
 

@@ -4,8 +4,8 @@
 #include <stdio.h>
 
 #include "tests/worker/service.h"
-#include "worker/state.h"
-#include "worker/worker.h"
+#include "worker/core/state.h"
+#include "worker/daemon/worker.h"
 
 enum { PEERS = 3 };
 

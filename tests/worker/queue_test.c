@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "tests/worker/disk_fixture.h"
 
 enum { FSYNCS = 3 };

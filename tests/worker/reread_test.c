@@ -11,11 +11,11 @@
 
 #include <string.h>
 
-#include "proto/rows_sum.h"
+#include "proto/sums/rows_sum.h"
 #include "tests/worker/disk_fixture.h"
-#include "worker/chunk.h"
-#include "worker/cold.h"
 #include "worker/disk/reread.h"
+#include "worker/store/chunk.h"
+#include "worker/store/cold.h"
 
 enum { NTH = 1, ID = 100 + NTH };
 

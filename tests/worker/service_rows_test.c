@@ -3,9 +3,9 @@
 // pages.
 #include "tests/worker/service.h"
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "proto/ticket.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "proto/rights/ticket.h"
 
 // ---- put ----------------------------------------------------------------------------------------
 

@@ -11,9 +11,9 @@
 
 #include <stdlib.h>
 
-#include "common/hash.h"
-#include "worker/memory.h"
-#include "worker/session.h"
+#include "common/hash/hash.h"
+#include "worker/memory/memory.h"
+#include "worker/session/session.h"
 
 enum { SESSION = 7, TOKENS = 16, MANY = 1 << 18 };
 

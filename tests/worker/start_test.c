@@ -2,7 +2,7 @@
 // A start on a directory: whose it is, and what reading it costs.
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "tests/worker/disk_fixture.h"
 #include "worker/disk/state.h"
 

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "worker/device.h"
-#include "worker/store.h"
+#include "worker/processors/device.h"
+#include "worker/store/store.h"
 
 enum {
     LAYERS = 2,

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/hash.h"
-#include "proto/footprint.h"
+#include "common/hash/hash.h"
+#include "common/memory/block.h"
+#include "proto/model/footprint.h"
 #include "tests/worker/store_fixture.h"
-#include "worker/arena.h"
-#include "worker/memory.h"
-#include "worker/shape.h"
+#include "worker/memory/arena.h"
+#include "worker/memory/memory.h"
+#include "worker/store/shape.h"
 
 static void memory_comes_page_by_page(void **state)
 {
@@ -178,8 +178,9 @@ static void a_block_is_one_call(void **state)
     worker_memory_free(counted.host);
 }
 
-// What the coordinator counts for a chunk (proto/footprint.h) is enough, whatever its shape, and not much too much: K and
-// V that fill extents exactly, that leave something over at a mapping's end, that need padding, in many layers.
+// What the coordinator counts for a chunk (proto/model/footprint.h) is enough, whatever its shape, and not
+// much too much: K and V that fill extents exactly, that leave something over at a mapping's end, that need
+// padding, in many layers.
 static void chunks_take_no_more_than_their_footprint(void **state)
 {
     (void)state;

@@ -2,7 +2,7 @@
 // What becomes of an append that fails. When its error is definite it never comes back, whatever restarts. When the
 // error says UNCONFIRMED it is there as a whole or not at all, and the same append again settles which.
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static void refused(struct sim_call *append, enum common_code code)
 {
@@ -322,7 +322,7 @@ static void other_bytes_replace_a_failed_append_of_many_bands(void **state)
 static bool is_retrying(void *arg)
 {
     const struct sim_cluster *cluster = arg;
-    return !proto_list_empty(&cluster->coordinator->steps.retries);
+    return !common_list_empty(&cluster->coordinator->steps.retries);
 }
 
 static struct sim_call *append_that_retries(struct sim_cluster *cluster, uint64_t session,

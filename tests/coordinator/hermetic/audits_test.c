@@ -6,7 +6,7 @@
 #include "coordinator/steps/audit.h"
 #include "coordinator/steps/lane.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static void each(struct coordinator_options *options)
 {

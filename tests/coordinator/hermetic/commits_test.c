@@ -3,7 +3,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/session/table.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static void rows_are_attached_and_committed(void **state)
 {

@@ -114,8 +114,8 @@ static uint32_t frames_with(const struct sim_cluster *cluster, uint64_t session)
 {
     const struct coordinator_steps *steps = &cluster->coordinator->steps;
     uint32_t n = 0;
-    for (const struct proto_list *at = steps->flying.next; at != &steps->flying; at = at->next)
-        n += proto_list_entry(at, struct coordinator_frame, link)->step.items[0].session == session;
+    for (const struct common_list *at = steps->flying.next; at != &steps->flying; at = at->next)
+        n += common_list_entry(at, struct coordinator_frame, link)->step.items[0].session == session;
     return n;
 }
 

@@ -2,7 +2,7 @@
 // Sessions that forget (coordinator/place/forget.h): what goes, when, and what is refused from then on.
 #include "tests/coordinator/hermetic/hermetic.h"
 
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 enum { WINDOW = 20, MARGIN = 10, CHUNK = 16 };
 static const struct sim_mask windows[2] = {{.window = WINDOW}, {.window = WINDOW}};

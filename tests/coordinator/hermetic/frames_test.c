@@ -3,7 +3,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/steps/frame.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 // The plan that all sessions of a test share, and its members as processes.
 static struct coordinator_plan *plan_of(const struct sim_cluster *cluster)
@@ -90,7 +90,7 @@ static void gather_end(struct sim_cluster *cluster, struct sim_call *ahead, uint
     sim_run_until_idle();
     assert_int_equal(held_all(cluster), 1);
     const struct coordinator_frame *frame =
-        proto_list_entry(steps->flying.next, struct coordinator_frame, link);
+        common_list_entry(steps->flying.next, struct coordinator_frame, link);
     assert_int_equal(frame->step.n_items, items);
     rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
 }

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"

@@ -2,8 +2,9 @@
 // Chunks with several holders: the loss of all but one loses nothing, and fails no step.
 #include "tests/coordinator/hermetic/hermetic.h"
 
-#include "worker/state.h"
-#include "worker/store.h"
+#include "worker/control/lose.h"
+#include "worker/core/state.h"
+#include "worker/store/store.h"
 
 #define STATE(cluster, session, wanted)                                                                      \
     do {                                                                                                     \
@@ -368,7 +369,7 @@ static void steps_wait_for_a_store_that_refuses(void **state)
     sim_cluster_free(cluster);
 }
 
-// As when a file is damaged that alone had rows of the chunk (worker/lose.c).
+// As when a file is damaged that alone had rows of the chunk (worker/control/lose.c).
 static void lose(struct sim_cluster *cluster, uint64_t session, uint32_t index, uint32_t copy)
 {
     struct worker *worker = copy_of(cluster, session, index, copy)->worker;

@@ -2,7 +2,7 @@
 // Items: steps that wait, are placed, queued, flown, tried again, ended.
 #include "coordinator/steps/lane.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 // The tree's edge breaks under a step: the workers stay ACTIVE, and the step goes again.
 static void an_append_outlives_a_broken_edge(void **state)
@@ -243,7 +243,7 @@ static void an_item_whose_place_is_refused_ends(void **state)
 static bool is_retrying(void *arg)
 {
     const struct sim_cluster *cluster = arg;
-    return !proto_list_empty(&cluster->coordinator->steps.retries);
+    return !common_list_empty(&cluster->coordinator->steps.retries);
 }
 
 static void an_item_ends_at_its_deadline_wherever_it_is(void **state)

@@ -2,7 +2,7 @@
 // What is bounded, and what a refusal says; what goes by itself when nobody wants it; numbers that are kept.
 #include "coordinator/cluster/worker_limits.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static uint64_t used(const struct sim_cluster *cluster)
 {

@@ -22,7 +22,7 @@
 #include "coordinator/session/layout.h"
 #include "tests/common/sanitized.h"
 #include "tests/coordinator/hermetic/moments.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 enum { MOMENTS_MAX = 2000 };
 
@@ -67,7 +67,7 @@ static void nothing_is_left(struct scene *scene)
     assert_int_equal(c->steps.items, 0);
     assert_int_equal(c->steps.bytes, 0);
     assert_null(c->sessions.commits.head);
-    assert_true(proto_list_empty(&c->steps.calls) && proto_list_empty(&c->steps.retries));
+    assert_true(common_list_empty(&c->steps.calls) && common_list_empty(&c->steps.retries));
     for (uint32_t i = 0; i < scene->cluster->options.workers; i++) {
         const struct coordinator_worker *w = c->cluster.workers[i];
         assert_true(!w->chunks && !w->members && !w->load_bytes && !w->visitors && !w->quarantine.n);

@@ -6,7 +6,7 @@
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 #define SECOND COMMON_NS_PER_S
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans: installed, refused, retired with a member or for idleness.
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/control/plans.h"
+#include "worker/core/state.h"
 
 static uint64_t seen(struct sim_cluster *cluster, uint32_t method)
 {

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 // Calls are made in bundles, as a client that does not wait for each would make them.
 enum { BUNDLE = 512 };

@@ -2,7 +2,7 @@
 // Restarts of the coordinator, and runs that come out the same.
 #include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static void a_restarted_coordinator_learns_from_its_workers(void **state)
 {

@@ -8,7 +8,7 @@
 
 #include "coordinator/cluster/membership.h"
 #include "coordinator/sync/returned.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 #define SECOND COMMON_NS_PER_S
 

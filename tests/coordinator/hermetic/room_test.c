@@ -2,8 +2,8 @@
 // Workers' memory: what the coordinator promises of it, and what becomes of an append that a worker has no memory for
 // though the coordinator's books say that it has. Appends fail when nobody has room, and not before.
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
-#include "worker/warm.h"
+#include "worker/core/state.h"
+#include "worker/core/warm.h"
 
 // All but so much of what the worker has left is taken, and no heartbeat has said so.
 static uint64_t fill_but(const struct sim_worker *worker, uint64_t spare)

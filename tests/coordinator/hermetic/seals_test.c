@@ -5,8 +5,8 @@
 #include "tests/coordinator/hermetic/sealed.h"
 
 #include "coordinator/cluster/membership.h"
-#include "proto/rpc.h"
-#include "worker/state.h"
+#include "proto/rpc/rpc.h"
+#include "worker/core/state.h"
 
 #define SECOND COMMON_NS_PER_S
 

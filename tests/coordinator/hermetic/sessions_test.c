@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions: creating, placing, truncating, forking, deleting; refusals of the store.
-#include "common/block.h"
+#include "common/memory/block.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 static void two_workers_hold_a_session(void **state)

@@ -5,7 +5,7 @@
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 enum { WORKERS = 3 };
 #define TOKENS  96                      // six chunks
