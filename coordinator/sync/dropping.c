@@ -114,7 +114,7 @@ static void dropping_begin(struct dropping *d)
         dropping_send(d);
         return;
     }
-    proto_list_push(&d->sessions->droppings, &d->link);
+    common_list_push(&d->sessions->droppings, &d->link);
     d->sessions->n_droppings++;
 }
 
