@@ -319,6 +319,8 @@ void chaos_end(void)
     chaos_pins_are_gone();
     chaos_edges_swallow();
     everything_comes_to_rest();
+    find_strangers(); // a fork may have waited for the store until now, though its caller had given up
+    all_calls_end();
     for (uint32_t i = 0; i < chaos.n_models; i++)
         if (!chaos.models[i].deleted)
             settle(&chaos.models[i]);
