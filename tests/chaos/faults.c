@@ -102,7 +102,7 @@ static void add_worker(struct faults *f, int i)
 
 struct faults *faults_start(const struct faults_options *options)
 {
-    // A chunk gets no new copy while somebody has a ticket for positions in it that are not committed
+    // A chunk gets no new copy while a client has a ticket for positions in it that are not committed
     static const char *args[] = {"--ticket-life", "3s", "--heartbeat", NULL, NULL};
     // Measured speeds would put all of a session on one worker; the tests want it on all of them
     static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
@@ -216,7 +216,7 @@ static bool kill_worker(struct faults *f, struct load *load, int sig)
         memory_goes(f, load, 1); // of sessions that began meanwhile, too
         harness_cluster_signal(f->cluster, other, SIGKILL);
     }
-    if (coordinator) { // before, while or after it strikes off what is lost
+    if (coordinator) { // before, while or after it removes what is lost
         sleep_draw(f, 0, 400);
         harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, SIGKILL);
     }
@@ -233,8 +233,8 @@ static bool stop_daemon(struct faults *f, uint32_t who)
     return true;
 }
 
-// Long enough to be struck off; then the coordinator starts anew from its store while the worker is back, with what it
-// had before.
+// Long enough to be removed; then the coordinator restarts from its store while the worker is back, with what
+// it had before.
 static bool stop_and_forget(struct faults *f, uint32_t who)
 {
     harness_cluster_signal(f->cluster, who, SIGSTOP);
@@ -389,7 +389,7 @@ static bool full_disk(struct faults *f, struct load *load)
     load_store_full(load, true);
     store_is_full(f, true);
     sleep_draw(f, 100, 1500);
-    if (faults_draw(f, 3) == 0) // what was refused does not come back, what was told does
+    if (faults_draw(f, 3) == 0) // what was refused does not come back, what was acknowledged does
         harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, SIGKILL);
     bool back =
         harness_cluster_pid(f->cluster, HARNESS_COORDINATOR) || faults_start_again(f, HARNESS_COORDINATOR);
@@ -399,8 +399,8 @@ static bool full_disk(struct faults *f, struct load *load)
     return back;
 }
 
-// Chunks and sessions that are small still get bytes, others and their logs that are written anew do not. What is
-// refused is not there, what was acknowledged is, whether there is room again or the worker dies.
+// Chunks and sessions that are small still get bytes, others and their logs that are rewritten do not. What
+// is refused is not there, what was acknowledged is, whether there is room again or the worker dies.
 static bool full_store(struct faults *f, struct load *load, uint32_t who)
 {
     load_store_full(load, true);
@@ -413,8 +413,8 @@ static bool full_store(struct faults *f, struct load *load, uint32_t who)
     } else {
         limit_files(f, who, UINT64_MAX);
     }
-    // What could be told again is written within a second. Until then the files do not know of chunks that were placed
-    // there and are empty, and a coordinator that starts anew cannot tell that they were (docs/operating/store.md).
+    // What could be sent again is written within a second. Until then the files lack chunks that were placed
+    // there and are empty, and a restarted coordinator cannot tell that they were (docs/operating/store.md).
     support_sleep_ms(2500);
     load_store_full(load, false);
     return back;

@@ -299,7 +299,8 @@ static void act_fork(struct client *c, struct held *h, struct held *to)
     uint64_t length = draw(c, h->length + 1);
     unsigned before = h->lost;
     banyan_session *session = NULL;
-    // One without a verdict may have been made: it is nameless, and goes when nobody has used it for a while
+    // One without a verdict may have been made: it is nameless, and goes when it has not been used for a
+    // while
     if (!UNTIL_VERDICT(c, h, "a fork", banyan_session_fork(h->session, length, NULL, &session, ERR)))
         return;
     held_fork(to, h, session, length, draw(c, UINT64_MAX));
@@ -366,7 +367,7 @@ static void make_whole(struct client *c, struct held *h)
                         ") has not got its copies back\n",
                         banyan_session_id(h->session), held_replicas(h), h->length);
             if (truncate_to(c, h, 0))
-                act_append(c, h); // its first chunk is placed anew
+                act_append(c, h); // its first chunk is placed again
         }
         if (waited > NO_VERDICT_NS)
             is_wrong(c, h, "it does not get its copies back", BANYAN_OK);

@@ -20,7 +20,8 @@ struct load_options {
     uint64_t seed;
     uint32_t replicas; // of every session; 0: 1 to 3, and with types, layers and members that differ
     bool plain;        // appends and reads alone; a truncate where the room ends
-    // How long a degraded session is waited for, until its copies are made anew; then it is emptied by a truncate.
+    // How long a degraded session is waited for, until it has its copies again; then it is emptied by a
+    // truncate.
     uint64_t restore_ns;
 };
 
@@ -53,7 +54,7 @@ void load_beyond(struct load *load);
 // meanwhile. False: it takes longer than timeout_ns.
 bool load_settle(struct load *load, uint64_t timeout_ns);
 void load_get(struct load *load, struct load_counts *out);
-void load_forget_pauses(struct load *load); // the longest one begins anew
+void load_forget_pauses(struct load *load); // the longest one starts again
 // NULL, or the first thing that must not be.
 const char *load_wrong(struct load *load);
 // Ends the threads, looks at every session as a whole, deletes them. False: load_wrong has something.

@@ -18,7 +18,7 @@
 #include "tests/chaos/verdict.h"
 #include "tests/e2e/support.h"
 
-#define RESTORE_NS (20 * COMMON_NS_PER_S) // copies are made anew within that, or the session starts afresh
+#define RESTORE_NS (20 * COMMON_NS_PER_S) // copies are made again within that, or the session starts afresh
 
 static struct chaos {
     uint64_t seed;

@@ -18,7 +18,8 @@ const char *net_address(int host);
 const char *const *net_enter(int host); // a command that runs another one there: ends with NULL
 
 enum net_cut { NET_FROM_ALL, NET_FROM_EACH_OTHER };
-// Packets are swallowed; nobody is told. NET_FROM_ALL: of this host. NET_FROM_EACH_OTHER: between the two.
+// Packets are swallowed; no process sees an error. NET_FROM_ALL: of this host. NET_FROM_EACH_OTHER: between
+// the two.
 void net_cut(enum net_cut how, int host);
 void net_heal(void);
 

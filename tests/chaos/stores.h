@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a disk does to files of a worker's --store while nobody looks.
+// What a disk does to files of a worker's --store between two reads.
 #ifndef TESTS_CHAOS_STORES_H
 #define TESTS_CHAOS_STORES_H
 

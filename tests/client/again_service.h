@@ -51,7 +51,7 @@ extern struct service {
     atomic_uint_least64_t incarnation; // of the session
     atomic_uint_least64_t ticket;      // the incarnation that tickets are of
     atomic_uint quarantined;           // sessions, until they are dropped
-    atomic_uint_least64_t cut;         // of the session; 0: this coordinator knows of none
+    atomic_uint_least64_t cut;         // of the session; 0: this coordinator has none
     atomic_uint truncates_refused;     // as many
     atomic_bool truncates_anyway;      // those that are refused are done, other than settling
     // What it has seen:

@@ -127,7 +127,7 @@ class Careful(unittest.TestCase):
         self.assertNotIn("b", {w["name"] for w in self.cluster.json("workers")})
 
     def test_quarantine(self):
-        """A worker holds what another store knows."""
+        """A worker holds what is in another store."""
         cluster = daily.Cluster(BIN)
         try:
             cluster.coordinator()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a shell offers behind banyanctl, banyan-coordinator and banyan-worker is what --help lists, and what there is in a
+"""What a shell offers behind banyanctl, banyan-coordinator and banyan-worker is what --help lists, and what exists in a
 cluster: a real shell, where the user presses TAB.
 
     completion_test.py SHELL BIN        BIN: the folder of the programs. Exit code 77: this shell is not installed

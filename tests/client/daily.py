@@ -103,7 +103,7 @@ class Terminal:
         return termios.tcgetattr(self.fd)
 
     def read(self):
-        """False: nobody has the terminal any more."""
+        """False: the terminal has no reader any more."""
         if not select.select([self.fd], [], [], 0.05)[0]:
             return True
         try:

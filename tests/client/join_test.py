@@ -57,7 +57,7 @@ class Join(unittest.TestCase):
         return next(e for e in ready["endpoints"] if e.startswith("tcp:")).rsplit(":", 1)[1]
 
     def attach(self, **auth):
-        """K and V of one token go straight to the worker, which wants the token, too."""
+        """K and V of one token go straight to the worker, which demands the token, too."""
         shape = {"dtype": "F32", "shape": [1, 1, 4]}
         header = json.dumps({"layers.0.k": {**shape, "data_offsets": [0, 16]}, "layers.0.v": {**shape, "data_offsets": [16, 32]}}).encode()
         header += b" " * (-len(header) % 8)

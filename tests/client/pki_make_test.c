@@ -97,7 +97,7 @@ static void a_chain_is_what_openssl_asks_for(void **state)
     assert_int_equal(X509_check_ip_asc(leaf.cert, "10.0.0.6", 0), 0);
     assert_int_equal(X509_check_private_key(leaf.cert, leaf.key), 1);
 
-    wish = wish_of(CTL_PKI_CLIENT, NULL, -1, 10); // a client's key serves nobody
+    wish = wish_of(CTL_PKI_CLIENT, NULL, -1, 10); // a client's key cannot serve
     struct ctl_pki_pair client = make(&wish, &authority);
     assert_int_equal(verify(client.cert, NULL, authority.cert, X509_PURPOSE_SSL_CLIENT), X509_V_OK);
     assert_int_equal(verify(client.cert, NULL, authority.cert, X509_PURPOSE_SSL_SERVER),

@@ -471,7 +471,7 @@ static void test_lost_connection_is_retried(void **state)
 
 #define MEASURE_N 2000
 
-// Not a timed test: it says what a call costs, for whoever reads the log.
+// Not a timed test: it prints what a call costs, for readers of the log.
 static void test_blocking_calls_from_threads(void **state)
 {
     (void)state;

@@ -154,7 +154,7 @@ class Tls(unittest.TestCase):
 
     # ---- on, while it runs (docs/operating/tls.md) ----
     def test_a_plain_cluster_changes_over(self):
-        """Each daemon is started anew alone; the session is there at each moment, for clients without TLS until the end of it."""
+        """Each daemon is restarted alone; the session is there at each moment, for clients without TLS until the end of it."""
         def free():
             with socket.create_server(("127.0.0.1", 0)) as server:
                 return server.getsockname()[1]
@@ -279,7 +279,7 @@ class Tls(unittest.TestCase):
         self.assertEqual(self.ask(f"https://{http}/livez"), "ok\n")
 
     def test_https_for_those_with_a_certificate(self):
-        """Then it may be reached by others: nobody else is answered."""
+        """Then it may be reached by others: none of them is answered."""
         self.issue("client", name="me")
         http = self.coordinator("--http=0.0.0.0:0", "--tls-client-cert=require")["http"]
         at = f"https://127.0.0.1:{http.rpartition(':')[2]}"

@@ -61,7 +61,7 @@ static uint64_t resident_bytes(void)
     return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-// What is freed, and what is given, has nothing of who had it before.
+// What is freed, and what is given, has nothing of its earlier owner.
 static void test_memory_is_wiped(void **state)
 {
     (void)state;

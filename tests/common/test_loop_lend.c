@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loop that is lent: whoever asks, from however many threads and however long ago, gets its answer, one thread at a
-// time runs turns, and it comes back to its own thread where there is a reason.
+// A loop that is lent: each caller, from however many threads and however long ago, gets its answer, one
+// thread at a time runs turns, and it comes back to its own thread where there is a reason.
 #include <event2/event.h>
 #include <linux/futex.h>
 #include <pthread.h>

@@ -145,7 +145,7 @@ static void a_hung_disk_keeps_records_in_bounds(void **state)
     assert_int_equal(common_trail_writer_full(writer), 100);
     for (uint64_t i = 0; i < OVER; i++)
         assert_int_equal(put(n + 1 + i), 0);
-    assert_false(flush(10 * COMMON_NS_PER_MS)); // bounded, and nothing is told
+    assert_false(flush(10 * COMMON_NS_PER_MS)); // bounded, and nothing is reported
     assert_int_equal(told, 0);
     assert_true(common_trail_writer_waits_ns(writer, common_clock_ns()) > 0);
     common_trail_writer_state(writer, &seen);
@@ -211,7 +211,7 @@ static void a_hung_thread_is_left_behind(void **state)
     assert_false(flush(10 * COMMON_NS_PER_MS));
     common_trail_writer_free(writer);
     writer = NULL;
-    assert_int_equal(told, 0); // and nothing is told any more
+    assert_int_equal(told, 0); // and nothing is reported any more
     hung_disk_go();
     uint64_t lost;
     while (read_back((const char *const[]){path, NULL}, &lost) < 1) // it ends by itself

@@ -72,7 +72,7 @@ static void there_and_back(void **state)
     }
 }
 
-// The same key, but ids of chunks say nothing of those of sessions.
+// The same key, but ids of chunks reveal nothing about those of sessions.
 static void chunks_have_their_own(void **state)
 {
     (void)state;
@@ -200,8 +200,8 @@ static void lists_go_on(void **state)
     }
 }
 
-// What a worker has of another store, or of this one's future, is no new session's; another store's says nothing of how
-// far this one has come.
+// What a worker has of another store, or of this one's future, is not a new session's; another store's does
+// not show how far this one has come.
 static void numbers_of_others(void **state)
 {
     (void)state;

@@ -104,7 +104,7 @@ static void all_alike(void **state)
         looks(&c, (double[]){0.2, 0.25, 0.15, 0.2, 0.3}, 50);
         assert_slow(&c, 0, 0);
     }
-    struct cluster most = of(3); // most are: whoever is fast is the exception
+    struct cluster most = of(3); // most are: a fast one is the exception
     looks(&most, (double[]){0.2, 0.2, 1}, 50);
     assert_slow(&most, 0, 0);
     most = of(5);
@@ -139,7 +139,7 @@ static void slower_still(void **state)
     assert_float_equal(c.paces[1].factor, COORDINATOR_PACE_LEAST, 0.0001);
 }
 
-// Work of a few ms in a window says nothing, however long it takes.
+// Work of a few ms in a window does not count, however long it takes.
 static void tiny_work(void **state)
 {
     (void)state;
@@ -152,7 +152,7 @@ static void tiny_work(void **state)
     assert_slow(&c, 0, 0);
 }
 
-// It has nobody to be compared with: others that are idle are asked to measure, one at a time.
+// There is no worker to compare it with: others that are idle are asked to measure, one at a time.
 static void alone_with_work(void **state)
 {
     (void)state;
@@ -222,7 +222,7 @@ static void one_that_stalls(void **state)
     }
 }
 
-// Reports begin anew with another process, and one of an older release has none.
+// Reports begin again with another process, and one of an older release has none.
 static void other_processes(void **state)
 {
     (void)state;

@@ -33,7 +33,7 @@ struct store_seen {
     struct coordinator_token_row token; // the last one
 };
 
-// A reader that writes down what it is told.
+// A reader that writes down what it gets.
 struct coordinator_store_reader store_reader(struct store_seen *seen);
 enum common_code store_open(struct store_seen *seen, struct coordinator_store **out,
                             struct common_error *err);

@@ -14,7 +14,7 @@
 
 void torn_disk_begin(uint64_t seed);
 void torn_disk_end(void);
-uint64_t torn_disk_random(uint64_t n); // below n, from the seed; for who has no store open
+uint64_t torn_disk_random(uint64_t n); // below n, from the seed; for a caller without an open store
 
 // The process dies at the nth write, truncation, sync or deletion from now (0: now): nothing that it does from then on
 // reaches the disk. UINT64_MAX: it does not.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what a process asks of the C library (count.h). Preloaded: the daemons are those that users have, and nothing is counted
-// in them where nobody looks. Each function here does what the library's does, and adds to a number in a file that others map.
+// Counts what a process asks of the C library (count.h). Preloaded: the daemons are those that users have,
+// and nothing is counted in them otherwise. Each function here does what the library's does, and adds to a
+// number in a file that others map.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <malloc.h>

@@ -30,7 +30,7 @@ struct placed {
 };
 
 struct placed harness_place(const struct data *heads, uint32_t kv_heads, const uint32_t *lengths, uint32_t n);
-void harness_cut(struct placed *p, const uint32_t *lengths, uint32_t n); // anew
+void harness_cut(struct placed *p, const uint32_t *lengths, uint32_t n); // again
 void harness_shuffle(struct placed *p, uint64_t seed);
 void harness_remove(struct placed *p);
 

@@ -41,8 +41,8 @@ static void *come_and_go(void *arg)
     return NULL;
 }
 
-// Each stream waits for the one behind it, the last for what comes from outside: when that is there, nothing more is
-// put on a stream, and the thread is told nothing more.
+// Each stream waits for the one behind it, the last for what comes from outside: when that is there, nothing
+// more is put on a stream, and the thread gets no further message.
 static void none_is_passed_over(void **state)
 {
     (void)state;

@@ -264,7 +264,7 @@ class Size(Page):
         self.well(page)
 
     def test_order_that_has_to_wait(self):
-        """Another order is 429 the first time. The page asks again, and says nothing."""
+        """Another order is 429 the first time. The page asks again, and shows nothing."""
         page = self.measured(self.url + "#/sessions")
         page.wait("document.querySelector('.grid').getAttribute('aria-rowcount') === '10001'")
         page.run("""window.troubled = 0;

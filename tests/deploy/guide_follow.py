@@ -16,7 +16,7 @@ from machines import say
 
 # ---- a client ---------------------------------------------------------------------------------------------
 class On:
-    """What bare_system.Session wants of a system."""
+    """What bare_system.Session needs of a system."""
 
     def __init__(self, machine):
         self.machine = machine
@@ -69,7 +69,7 @@ class Writer:
             raise self.failed
 
     def stay_in_chunk(self):
-        """What a backup knows of is served after a restore where its session got no new chunks since: docs/operating/backup.md."""
+        """What is in a backup is served after a restore where its session got no new chunks since: docs/operating/backup.md."""
         self.limit = (self.tokens // self.CHUNK + 2) * self.CHUNK - 1
         while self.tokens % self.CHUNK == 0 or self.tokens < self.limit - self.CHUNK + 1:
             self.check()

@@ -17,7 +17,7 @@ class Step:
 
 
 def steps_of(text):
-    """Raises ValueError where the page has a block that nobody would run."""
+    """Raises ValueError where the page has a block that no reader would run."""
     steps, heading = [], ""
     for found in BLOCK.finditer(text):
         line = text.count("\n", 0, found.start()) + 1

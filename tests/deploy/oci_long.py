@@ -223,7 +223,7 @@ def test(root, environment):
         pass
     c = Container(root, [*environment, "BANYAN_TOKEN_FILE=/run/token"])
     check("Inspects and operates a Banyan cluster" in c.run("banyanctl", "--help"), "help")
-    c.ctl("probe", code=5)  # nobody is there
+    c.ctl("probe", code=5)  # no coordinator is there
     keys = ("--secret-file=/run/cluster.secret", "--token-file=/run/token")
     c.start("coordinator", "banyan-coordinator", *keys, "--http=127.0.0.1:7419")
     check(c.at("/var/lib/banyan/coordinator.db").exists(), "its store is not where the image says")

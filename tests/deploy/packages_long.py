@@ -100,7 +100,7 @@ def upgrade(system, session, secret):
             system.start_worker(int(name[1:]))
         settle(system)
         session.step()
-    system.stop_all()  # and all at once: what there is comes out of the files
+    system.stop_all()  # and all at once: everything comes out of the files
     system.start_coordinator()
     for instance in (0, 1):
         system.start_worker(instance)
@@ -185,7 +185,7 @@ TEST = {"deb": test_deb, "tar": test_tar}
 
 
 def inside(what, root):
-    """In namespaces of its own: nothing that it starts is left, and its ports are nobody else's."""
+    """In namespaces of its own: nothing that it starts is left, and its ports are its own."""
     subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)
     bare_system.loopback_up()
     try:

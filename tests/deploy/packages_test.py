@@ -47,7 +47,7 @@ class Words(unittest.TestCase):
 
 
 class FatBinary(unittest.TestCase):
-    """deploy/package/fatbin.py: machine code that nobody asked for becomes zeros, and all else stays as it is."""
+    """deploy/package/fatbin.py: machine code that was not asked for becomes zeros, and all else stays as it is."""
 
     @staticmethod
     def binary(*entries):

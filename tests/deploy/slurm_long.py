@@ -122,7 +122,7 @@ class Job:
         until(lambda: subprocess.run(ours, stdout=subprocess.DEVNULL).returncode == 1, "no daemon is left")
         check(" ERROR " not in self.said(), self.said())
 
-    # ---- as bare_system's Session wants a system ----
+    # ---- as bare_system's Session needs a system ----
     def at(self, path):
         return self.folder / pathlib.Path(path).name
 

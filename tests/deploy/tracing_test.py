@@ -288,7 +288,7 @@ class Collectors(Base):
         self.cluster("--trace-otlp", url)
 
     def test_busy(self):
-        """429 and 503: the same spans come again, after Retry-After where there is one."""
+        """429 and 503: the same spans are sent again, after Retry-After where there is one."""
         collector = self.collector()
         date = email.utils.formatdate(time.time() + 1, usegmt=True)
         collector.answers = [(503, {"Retry-After": "1"}, ""), (429, {}, ""), (503, {"Retry-After": date}, ""), (502, {"Retry-After": "x"}, "")]
@@ -314,7 +314,7 @@ class Collectors(Base):
         self.step(2)
         self.wait_metric(7, "coordinator", "banyan_trace_dropped_spans_total", to="otlp")
         self.assertEqual(self.metric("coordinator", "banyan_trace_exported_spans_total", to="otlp"), 1)
-        self.assertEqual(len(collector.bodies), 2)  # neither came again
+        self.assertEqual(len(collector.bodies), 2)  # neither was sent again
 
     def test_slow(self):
         """While the collector does not answer, steps do; what waits beyond the bound is dropped, and counted."""

@@ -128,7 +128,7 @@ class Told(unittest.TestCase):
             self.assertEqual(process.wait(), 0)
 
     def test_reloading(self):
-        """The manager is told when it begins, by its clock, and when it is over, whether the file is right or wrong."""
+        """The manager gets a message when it begins, by its clock, and when it is over, whether the file is right or wrong."""
         config = self.path / "c.conf"
         coordinator, manager = self.start("banyan-coordinator", f"--config=-{config}", "--store", ":memory:", "--listen",
                                           f"unix://{self.path}/c") # the file is not there, as the units allow

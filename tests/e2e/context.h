@@ -16,7 +16,7 @@ struct context {
     const banyan_partial *partial;   // of what is judged: its missing ranges are not looked at; NULL: none
     uint64_t room;                   // rows
     size_t k_row, v_row;
-    uint8_t **k, **v;           // [layers] rows [room], packed as the API wants them
+    uint8_t **k, **v;           // [layers] rows [room], packed as the API takes them
     float **k_scale, **v_scale; // [layers] [room][kv_heads]; entries NULL for a type without scales
 };
 

@@ -164,7 +164,7 @@ static void a_backup_is_restored(void **state)
     OK(banyan_session_truncate(cut.session, 50, ERR));
     OK(banyan_session_delete(gone.session, ERR));
     make(client, &later, 70, "later");
-    support_fill(grown.session, &grown.context, 40, 10); // within a chunk that it knows
+    support_fill(grown.session, &grown.context, 40, 10); // within a chunk that it has
 
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGTERM);
     restore(cluster, "backup", 3, "exists");
@@ -200,7 +200,7 @@ static void a_backup_is_restored(void **state)
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
     OK(run_step(client, &same, 127, false));
 
-    // The store that knows them has all of it, but for what was appended in between
+    // The store that has them has all of it, but for what was appended in between
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGTERM);
     shell(cluster, "rm -f store.db && mv old/* .");
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
@@ -232,7 +232,7 @@ static void who_was_away_does_not_decide(void **state)
     OK(run_step(client, &h, 99, false));
     banyanctl_expect(cluster, 0, "sessions", "backup %s", in_dir(cluster, "backup"));
     harness_cluster_signal(cluster, 1, SIGKILL);
-    OK(banyan_session_truncate(h.session, 50, ERR)); // w0 alone has heard of it
+    OK(banyan_session_truncate(h.session, 50, ERR)); // w0 alone has received it
     OK(run_step(client, &h, 49, false));
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGTERM);
     harness_cluster_signal(cluster, 0, SIGKILL);

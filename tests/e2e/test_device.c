@@ -322,11 +322,12 @@ static void a_lost_device_gives_no_numbers(void **state)
     banyan_session_close(session);
     context_free(&context);
     banyan_disconnect(client);
-    support_stop(cluster); // which looks for lines of the log that nobody expects
+    support_stop(cluster); // which looks for unexpected lines of the log
     close(collector);
 }
 
-// A driver that is too old for the module: the worker serves on its processor, and everybody who looks is told.
+// A driver that is too old for the module: the worker serves on its processor, and says so wherever an
+// operator looks.
 static void an_old_driver_is_told(void **state)
 {
     (void)state;

@@ -183,7 +183,7 @@ static void *rebalance_and_wait(void *arg)
     return NULL;
 }
 
-// What was to move is forgotten with the coordinator: "nothing is left" of the next one is no success.
+// The moves are forgotten with the coordinator: an empty list at the next one is not a success.
 static void a_balance_that_is_forgotten(void **state)
 {
     (void)state;

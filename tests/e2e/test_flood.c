@@ -248,7 +248,8 @@ static void one_client_floods(void **state)
         if (most > before + ALLOWED + floods[f].more_mib * MIB)
             fail_msg("%s: the coordinator grew from %" PRIu64 " to %" PRIu64 " MiB", floods[f].name,
                      before / MIB, most / MIB);
-        // Over another endpoint there are places of their own: somebody new comes in while the flood is there.
+        // Over another endpoint there are places of their own: a new client comes in while the flood is
+        // there.
         banyan_client *fresh = support_connect(cluster, "nng+tcp");
         OK(banyan_ping(fresh, NULL, ERR));
         banyan_disconnect(fresh);

@@ -166,7 +166,7 @@ static uint64_t capacity(void)
     return bytes;
 }
 
-// Behind the floor nobody goes, at it everybody may.
+// Behind the floor no step goes, at it every step may.
 static void check_refusals(banyan_session *session)
 {
     static const uint32_t windowed[] = {0, 2, 3, 5, 6};

@@ -103,7 +103,8 @@ static void off_is_off(void **state)
 }
 
 #ifdef BANYAN_FAILPOINTS
-// Somebody who runs in a worker starts a program: the worker ends, with a line, and no program starts.
+// Code that an attacker runs in a worker starts a program: the worker ends, with a line, and no program
+// starts.
 static void a_worker_that_starts_a_program_ends(void **state)
 {
     (void)state;

@@ -79,7 +79,8 @@ static void step_while_killed(struct stepping *s, struct harness_cluster *cluste
     pthread_join(killer, NULL);
 }
 
-// What a caller leaves to the coordinator is said in the answer: whoever counts on two holders sees whether there are.
+// What a caller leaves to the coordinator is said in the answer: a caller that counts on two holders sees
+// whether there are.
 static void as_many_as_there_are_hosts(void **state)
 {
     (void)state;

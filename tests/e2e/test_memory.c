@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker occupies is what it accounts for, and no more than the buffers of messages beside that: an operator sizes
-// --memory by it, and the system kills whoever takes more.
+// What a worker occupies is what it accounts for, and no more than the buffers of messages beside that: an
+// operator sizes --memory by it, and the system kills a process that takes more.
 #include "tests/e2e/support.h"
 
 #include <inttypes.h>

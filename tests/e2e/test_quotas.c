@@ -148,7 +148,7 @@ static void one_is_held_to_them_and_the_other_is_not(void **state)
     OK(banyan_attach(ours, 0, 32, 48, rows, rows, ERR));
     OK(banyan_commit(ours, 0, 32, 48, ERR));
     OK(one_step(a, theirs, 31, o, &digest)); // what is there goes on
-    // Steps a second: no more than two seconds' worth while it tries, and it is told when.
+    // Steps a second: no more than two seconds' worth while it tries, and the error says when.
     quota_set(admin, "a", "steps_per_s", 20);
     unsigned good = 0, refused = 0;
     uint64_t until = support_now_ns() + UINT64_C(1000000000);

@@ -245,7 +245,7 @@ static const banyan_spec stepped_spec = {.layers = 2,
                                          .chunk_tokens = 32,
                                          .members = 3};
 
-struct stepper { // a client of its own, that appends until it is told to stop
+struct stepper { // a client of its own, that appends until it is stopped
     banyan_client *client;
     banyan_session *session;
     struct context context;
@@ -470,7 +470,8 @@ static void damage_is_named(void **state)
     support_drop(session, &c);
 }
 
-// Told to end: nothing is left. Killed: what is left has a name that says what it is, and a time to live.
+// Stopped by a signal: nothing is left. Killed: what is left has a name that says what it is, and a time to
+// live.
 static void interrupted(void **state)
 {
     (void)state;
@@ -517,8 +518,8 @@ static void interrupted(void **state)
     support_drop(session, &c);
 }
 
-// A pin goes by itself.
-// A coordinator that has started anew does not know what a worker that is away was given last: no snapshot without that.
+// A pin goes by itself. A restarted coordinator does not have what a worker that is away was given last: no
+// snapshot without that.
 static void more_is_away(void **state)
 {
     (void)state;

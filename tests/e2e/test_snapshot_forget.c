@@ -277,7 +277,7 @@ static banyan_code ask(banyan_client *client, banyan_session *session, uint32_t 
     return code;
 }
 
-// What lies behind the floor is refused, as ever.
+// What lies behind the floor is refused, as usual.
 static void refusals(banyan_client *client, banyan_session *session, const struct subject *s)
 {
     static uint8_t k[4096], v[4096];
@@ -419,7 +419,7 @@ static void the_floor_stays_where_it_was(void **state)
 
 // ---- while it is stepped ----------------------------------------------------------------------------------
 
-struct stepper { // a client of its own, that appends until it is told to stop
+struct stepper { // a client of its own, that appends until it is stopped
     banyan_client *client;
     banyan_session *session;
     const struct subject *subject;

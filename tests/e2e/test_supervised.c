@@ -118,8 +118,7 @@ static struct harness_cluster *start_cluster(void)
     static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
     struct harness_cluster *cluster =
         support_start(&(struct harness_options){.workers = WORKERS, .worker_args = same_speed});
-    harness_cluster_allow_error(cluster,
-                                "is in use by a coordinator (process "); // said to who came too early
+    harness_cluster_allow_error(cluster, "is in use by a coordinator (process "); // of the one that is early
     return cluster;
 }
 

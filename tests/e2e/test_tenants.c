@@ -32,7 +32,7 @@ static void token_of(const char *name, char out[65])
     fclose(file);
 }
 
-// The first token, made by who comes without one, and one of each access for two tenants.
+// The first token, made without one, and one of each access for two tenants.
 static void make_tokens(void)
 {
     token_files_of(cluster);
@@ -40,11 +40,11 @@ static void make_tokens(void)
     char token[65];
     FAILS(BANYAN_FAILED_PRECONDITION, NULL,
           banyan_token_create(anybody, "early", "user", "a", 0, token, NULL, ERR));
-    FAILS(BANYAN_FAILED_PRECONDITION, NULL, // it would end, and nobody could make another
+    FAILS(BANYAN_FAILED_PRECONDITION, NULL, // it would end, and no one could make another
           banyan_token_create(anybody, "brief", "admin", NULL, 3600, token, NULL, ERR));
     assert_non_null(strstr(ERR->message, "--token-file"));
     token_make(anybody, "root", "admin", NULL);
-    // The link of before is closed, and its client comes again without a token.
+    // The earlier link is closed, and its client reconnects without a token.
     banyan_session_list list;
     FAILS(BANYAN_UNAUTHENTICATED, NULL, banyan_session_get_list(anybody, &list, ERR));
     banyan_disconnect(anybody);
@@ -503,7 +503,7 @@ static void restart(void **state)
     check_kept(id);
 }
 
-// A worker with a token file wants that token, or a pass, which libbanyan has from the coordinator.
+// A worker with a token file needs that token, or a pass, which libbanyan has from the coordinator.
 static void workers_want_a_pass(void **state)
 {
     (void)state;

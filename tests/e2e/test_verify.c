@@ -160,7 +160,8 @@ static void while_it_is_stepped(void **state)
 
 // ---- a bit flips ------------------------------------------------------------------------------------------
 
-// In the memory of one holder of the row. The test ends here where nobody may write into another process.
+// In the memory of one holder of the row. The test ends here where the system forbids writing into another
+// process.
 static void flip_one(banyan_session *session, struct context *c, uint32_t layer, uint64_t at)
 {
     int flipped = 0;
@@ -246,7 +247,7 @@ static void a_scrub_ends_it(void **state)
     support_drop(session, &c);
 }
 
-// Whoever loses patience is told what is left: chunks that are compared, and no bytes that move.
+// When the time is up the command says what is left: chunks that are compared, and no bytes that move.
 static void a_scrub_that_lasts(void **state)
 {
     (void)state;
@@ -270,8 +271,8 @@ static void a_scrub_that_lasts(void **state)
     support_drop(session, &c);
 }
 
-// Two workers have different rows of a chunk when it becomes full: where files do not say whose are right, it is said
-// whoever scrubs, and the code is that of data that is lost.
+// Two workers have different rows of a chunk when it becomes full: where files do not say whose are right,
+// each scrub says so, and the code is that of data that is lost.
 static void two_that_differ(void **state)
 {
     (void)state;

@@ -22,7 +22,7 @@ static bool loss_passes(struct act *act, int code)
     return code == LOSS && !script_covered(act->script) && script_refill(act->script, SCRIPT_FIRST);
 }
 
-// A folder under another name, that nobody has renamed: whoever takes it for a snapshot gets no rows, or all.
+// A folder under another name, that was not renamed: a restore from it gets no rows, or all.
 static bool leftover_is_harmless(struct act *act, const char *path)
 {
     int code = act_ctl(act, "session restore --name probe %s", path);

@@ -201,7 +201,7 @@ bool act_swap(struct act *act)
     swap_stores(act, "old", "restored");
     if (!start(act))
         return false;
-    if (is_withheld(act, SCRIPT_FIRST)) // an operator gives up what only the old store knows
+    if (is_withheld(act, SCRIPT_FIRST)) // an operator gives up what only the old store has
         *act->lost += (int)act->replicas;
     if (!drop_quarantine(act) || !reads(act, SCRIPT_FIRST) || !script_delete(act->script, SCRIPT_SECOND))
         return act_wrong(act, "%s", script_wrong(act->script));

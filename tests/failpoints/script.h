@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A short life of two sessions and a fork, as a list of operations, and the model of what they should leave behind.
-// The same script can be done by a client and, in another process, in the model alone: whoever goes on after a client
-// that has died knows what was acknowledged to it.
+// A short life of two sessions and a fork, as a list of operations, and the model of what they should leave
+// behind. The same script can be done by a client and, in another process, in the model alone: the successor
+// of a client that has died has what was acknowledged to it.
 #ifndef TESTS_FAILPOINTS_SCRIPT_H
 #define TESTS_FAILPOINTS_SCRIPT_H
 

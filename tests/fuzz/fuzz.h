@@ -46,6 +46,6 @@ char *fuzz_text(struct fuzz_input *in, size_t most);
 void fuzz_enter_folder(void);
 void fuzz_write_file(const char *name, const void *data, size_t len); // mode 0600
 
-void fuzz_quiet(void); // logs nothing, and says nothing on stdout
+void fuzz_quiet(void); // logs nothing, and prints nothing on stdout
 
 #endif

@@ -51,9 +51,9 @@ struct harness_cluster;
 // options NULL: one worker.
 struct harness_cluster *harness_cluster_start(const struct harness_options *options);
 
-// SIGTERM to all, then waits. Returns the number of problems, each told on stderr: a daemon that did not stop
-// within 10 s or ended with a code other than 0 (or by a signal that did not come from here), and each ERROR
-// line in a log that was not allowed. Removes the folder when there were none. NULL is allowed.
+// SIGTERM to all, then waits. Returns the number of problems, each reported on stderr: a daemon that did not
+// stop within 10 s or ended with a code other than 0 (or by a signal that did not come from here), and each
+// ERROR line in a log that was not allowed. Removes the folder when there were none. NULL is allowed.
 int harness_cluster_stop(struct harness_cluster *cluster);
 
 // An ERROR line that contains this text is expected. The text is kept, not copied.
@@ -78,7 +78,7 @@ bool harness_cluster_ended(struct harness_cluster *cluster, uint32_t who, int *c
 
 // Starts a process again that was killed, or has ended, at the same endpoints, and waits until it is ready.
 bool harness_cluster_restart(struct harness_cluster *cluster, uint32_t who);
-// The same without waiting: it may have to wait for another one that is to be started, too.
+// The same without waiting: it may have to wait for another one that must be started, too.
 bool harness_cluster_launch(struct harness_cluster *cluster, uint32_t who);
 
 // The coordinator's process is HARNESS_OLD from now on, until it has ended: another one may be started while it is there.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster that does not answer keeps nobody waiting but who asks it: the thread that keeps sessions from expiring
-// (client/llama/cache.c, as it is) against a libbanyan of the test's own.
+// A cluster that does not answer keeps only its own callers waiting: the thread that keeps sessions from
+// expiring (client/llama/cache.c, as it is) against a libbanyan of the test's own.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>

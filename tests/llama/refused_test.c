@@ -155,8 +155,8 @@ static void test_the_right_mask_after_a_wrong_one(void **state)
     named_cases_end();
 }
 
-// A state that was saved while some rows could not be read holds 0xff in their place: whichever they are, it is refused, until the
-// sequence starts anew.
+// A state that was saved while some rows could not be read holds 0xff in their place: whichever they are, it
+// is refused, until the sequence starts again.
 static void test_a_state_with_unread_rows(void **state)
 {
     const struct cache_shape shape = plain;

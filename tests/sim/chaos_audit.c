@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Audits in the midst of faults: in half of the seeds the coordinator has steps computed again by workers (--audit), and
-// none of its answers may be called wrong, whatever becomes of rows, holders and sessions in between.
+// Audits during faults: in half of the seeds the coordinator has steps computed again by workers (--audit),
+// and none of its answers may be called wrong, whatever becomes of rows, holders and sessions in between.
 #include "tests/sim/chaos.h"
 
 #include <stdio.h>

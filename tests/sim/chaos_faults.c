@@ -111,8 +111,8 @@ static void revive(struct sim_worker *worker)
     sim_worker_start(worker);
 }
 
-// It has not been told of this chunk yet, or its files have not taken that, so that they do not know it: it comes back
-// without. A coordinator that starts anew cannot tell that nothing was in it.
+// It has not received this chunk yet, or its files have not taken that, so that they lack it: it comes back
+// without. A restarted coordinator cannot tell that nothing was in it.
 static void untold_copies_die(struct model *m, const struct sim_worker *worker)
 {
     const struct coordinator_session *s =
@@ -133,8 +133,8 @@ static void untold_copies_die(struct model *m, const struct sim_worker *worker)
     }
 }
 
-// What was placed at workers that had died, before the coordinator noticed: nothing is in it, and the next
-// coordinator cannot tell that.
+// What was placed at workers that had died, before the coordinator detected it: nothing is in it, and the
+// next coordinator cannot tell that.
 static void placed_at_the_dead_dies(void)
 {
     const struct coordinator *c = chaos.wrong ? NULL : chaos.cluster->coordinator;
@@ -243,7 +243,7 @@ static void downgrade(struct sim_worker *worker, enum age age)
         return; // what it has in its files is still to count
     if (worker->loop)
         lose_worker(worker, DEAD);
-    sim_files_end(&worker->files); // of which an older build knows nothing
+    sim_files_end(&worker->files); // of which an older build has no notion
     sim_files_init(&worker->files);
     chaos.ages[worker->name[1] - '0'] = age;
     sim_worker_start(worker);
@@ -270,8 +270,8 @@ static bool holds_rows(const struct sim_worker *worker)
     return false;
 }
 
-// A call for the process before it may reach one. It is no holder all the same, and nobody waits for it: it has the rows
-// of its files at most.
+// A call for the process before it may reach one. It is not a holder all the same, and no call waits for it:
+// it has the rows of its files at most.
 bool chaos_old_builds_are_out(void)
 {
     const struct coordinator *c = chaos.cluster->coordinator;
@@ -287,7 +287,7 @@ bool chaos_old_builds_are_out(void)
     return out;
 }
 
-// A client that nobody knows: it is told why it is refused, or that nobody is there.
+// A client with no session: it gets the reason why it is refused, or an error that nothing answers.
 static void old_client(void)
 {
     const struct sim_cluster *cluster = chaos.cluster;
@@ -348,7 +348,7 @@ static void coordinator_anew(bool kill)
     hear_registers();
 }
 
-// A coordinator that starts again knows nothing of it: what the store has of quotas, other tests look at.
+// A restarted coordinator does not have it: what the store has of quotas, other tests look at.
 static void set_quota(enum coordinator_quota_kind kind)
 {
     static const uint64_t most[COORDINATOR_QUOTAS] = {1 << 16, 8, 300, 6, 5, 3};
@@ -444,7 +444,7 @@ static void come_back(struct sim_worker *worker)
     sim_disk_stall(SIM_DISK_PATH, false);
 }
 
-// One that nobody has heard of, without anything.
+// A session that is in no store, without anything.
 static void join(void)
 {
     if (chaos.n_workers < chaos.cluster->options.workers)

@@ -166,7 +166,7 @@ static bool is_heard(const struct coordinator_session *s, const struct coordinat
            !chunk->lost && !(chunk->gone & 1u << copy) && !coordinator_session_in_doubt(s, w);
 }
 
-// Of a chunk that was empty its holder has a whole copy again once it has been told.
+// Of a chunk that was empty its holder has a whole copy again once it has its layout.
 static bool is_dead(struct model *m, const struct coordinator_session *s,
                     const struct coordinator_chunk *chunk, uint32_t copy)
 {
@@ -407,7 +407,7 @@ void chaos_start_rows(const struct op *look)
     struct op *op = chaos_op_new(ROWS, look->m, look->layer, look->first, look->rows);
     op->ticket_until_ns = look->start_ns + sim_opened_life(look->call);
     op->cuts = look->cuts;
-    op->tainted = op->tainted || look->tainted; // a holder keeps what is struck off until it is told so
+    op->tainted = op->tainted || look->tainted; // a holder keeps what is removed until it receives that
     op->call = sim_read_rows(chaos_a_client(), look->call, op->layer, op->first, op->rows,
                              (uint32_t)sim_random(chaos.n_workers));
 }

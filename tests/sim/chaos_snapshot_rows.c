@@ -45,7 +45,7 @@ static void note_seals(void)
             it->sealed[s->layout.chunks[i].index] = s->layout.chunks[i].seal != 0;
 }
 
-// It is as long as what was acknowledged before it began, and has nothing that nobody wrote.
+// It is as long as what was acknowledged before it began, and has nothing that no client wrote.
 static void pinned(const banyan_session *session, uint64_t length, uint64_t floor)
 {
     const struct model *m = it->of;

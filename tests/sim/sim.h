@@ -57,7 +57,7 @@ bool sim_run_until(const bool *done, uint64_t limit_ns);
 // Runs until holds(arg), which is asked after each event, for at most limit_ns. Returns its last answer.
 bool sim_run_while_not(bool (*holds)(void *arg), void *arg, uint64_t limit_ns);
 
-// Calls it after each event, until the world ends. NULL: nobody.
+// Calls it after each event, until the world ends. NULL: calls nothing.
 void sim_after_each(void (*fn)(void));
 
 uint64_t sim_clock(void);  // ns, as common_clock_ns

@@ -179,7 +179,7 @@ uint64_t sim_opened_life(const struct sim_call *opened)
     return opened->opened->life_ns;
 }
 
-// Nothing is declared to who has not asked. The ranges are the last tensor.
+// Nothing is declared to a client that has not asked. The ranges are the last tensor.
 static void take_missing(struct sim_call *call, const Banyan__Pb__AttendItemResult *m,
                          const struct proto_message *message)
 {

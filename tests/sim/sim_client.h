@@ -124,7 +124,7 @@ struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_
 
 // The client's part of an attach, after sim_open has answered: puts the rows, with values as sim_append's, straight
 // to the workers that the answer names. It ends when all puts have; its code is the first failure's.
-// It puts rows to the first holder of each chunk alone, as a client would that knows no others.
+// It puts rows to the first holder of each chunk alone, as a client would that has no others.
 void sim_client_one_holder(struct sim_client *client, bool on);
 
 // Attends made from now on take partial answers (AttendItem.allow_partial).

@@ -39,7 +39,7 @@ struct sim_cluster_options {
     bool syncs;             // some of their processes with --fsync always
     uint64_t scrub_ns;      // and read them once in this time
     bool second;            // workers know both endpoints of the coordinator
-    size_t inventory_bytes; // of a page of their inventories; 0: as ever
+    size_t inventory_bytes; // of a page of their inventories; 0: the usual
     // Changes the coordinator's options before each start; NULL: defaults with heartbeats of 100 ms.
     void (*tune)(struct coordinator_options *options);
 };

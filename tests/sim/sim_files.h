@@ -44,7 +44,7 @@ struct sim_files { // the directory
     uint64_t no_reads_from; // the read that fails with EMFILE, as where a process has no descriptor left
     uint64_t no_reads_to;   // and those after it, up to this one; 0: none
     void (*beside)(void);   // called before each call; NULL: nothing is
-    void (*syncing)(void);  // likewise, in the midst of each sync of a file: it takes what this takes
+    void (*syncing)(void);  // likewise, during each sync of a file: it takes what this takes
 };
 
 void sim_files_init(struct sim_files *directory);

@@ -26,7 +26,7 @@ struct sim_worker_options { // strings are copied
     bool store;             // it keeps what it holds in files (--store)
     bool syncs;             // one process in four runs with --fsync always; else all sync from time to time
     uint64_t scrub_ns;      // and reads them once in this time; 0: it does not
-    size_t inventory_bytes; // of a page of its inventory: 1 is one chunk a page; 0: as ever
+    size_t inventory_bytes; // of a page of its inventory: 1 is one chunk a page; 0: the usual
 };
 
 struct sim_worker { // for tests to read
@@ -50,7 +50,7 @@ void sim_worker_start(struct sim_worker *worker);
 void sim_worker_kill(struct sim_worker *worker);
 void sim_worker_free(struct sim_worker *worker);
 
-// From now on each task of its team takes so long (with `team`; a process that starts anew computes in no time).
+// From now on each task of its team takes so long (with `team`; a restarted process computes in no time).
 void sim_worker_slow(struct sim_worker *worker, uint64_t task_ns);
 struct worker_team;
 void sim_team_slow(struct worker_team *team, uint64_t task_ns);
@@ -67,8 +67,8 @@ uint64_t sim_worker_tokens(const struct sim_worker *worker, uint64_t session, ui
 // Chunks that are full are sealed soon, and as many layers leave memory for its files as may, `most` at most
 // (worker/store/cold.h).
 void sim_worker_cool(const struct sim_worker *worker, uint32_t most);
-// The file of one chunk, which `chance` says, is written anew from memory, as when a row of it goes; what is cold of it is
-// loaded first.
+// The file of one chunk, which `chance` says, is rewritten from memory, as when a row of it goes; what is
+// cold of it is loaded first.
 void sim_worker_anew(const struct sim_worker *worker, uint64_t chance);
 // What all workers have done so far.
 struct sim_cold {
@@ -85,8 +85,8 @@ bool sim_worker_rot(const struct sim_worker *worker, uint64_t chance);
 // False: it is not here.
 bool sim_worker_flip(const struct sim_worker *worker, uint64_t session, uint32_t layer, uint64_t position);
 
-// Flips this bit of each element of V (float32) of one row of the chunk with this id, which steps may see; so the answers' dimensions stay
-// alike. Nobody is told. False: it is not here.
+// Flips this bit of each element of V (float32) of one row of the chunk with this id, which steps may see; so
+// the answers' dimensions stay alike. No process sees it. False: it is not here.
 bool sim_worker_flip_chunk(const struct sim_worker *worker, uint64_t chunk, uint32_t layer, uint32_t row,
                            uint32_t bit);
 

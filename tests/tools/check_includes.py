@@ -59,7 +59,7 @@ ALLOWED = {
     "coordinator": {"common", "proto", "reduce/plan.h"},
     # The coordinator's rooms, the lowest first: none uses one above it (coordinator/core.h).
     **rooms("store", "tenants", "cluster", "session", "sync", "check", "place", "rows", "sessions", "steps"),
-    # Beside the rooms: it is told of calls and events, and asks nobody.
+    # Beside the rooms: it records calls and events, and asks for nothing.
     "coordinator/trail": CORE | {"coordinator/store", "coordinator/tenants"},
     "worker": set(),
     **storeys("worker", {"common", "proto", "kernels", "reduce"}, WORKER),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A strict reader of ExportTraceServiceRequest in OTLP's JSON (opentelemetry/proto/trace/v1/trace.proto, as
-https://opentelemetry.io/docs/specs/otlp/ encodes it), and a collector that answers as it is told.
+https://opentelemetry.io/docs/specs/otlp/ encodes it), and a collector that answers as a test says.
 
 read(text) returns the spans, or raises Wrong: members that the messages do not have, ids that are not lower-case hexadecimal
 of their length or are zero, 64-bit numbers that are no strings, enums that are no numbers, a span that ends before it begins.

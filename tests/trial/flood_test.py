@@ -23,7 +23,7 @@ BIN = place.binaries()
 MAX_BYTES = 64 << 20
 # Clients' requests, frames that have begun (--max-bytes each), unread answers (half of it), and 160 KiB for each connection
 MEMORY = MAX_BYTES * 5 // 2 + (512 + 256) * (160 << 10)
-SANITIZED = "BANYAN_TRIAL_SANITIZED" in os.environ  # what a sanitizer's own memory is says nothing
+SANITIZED = "BANYAN_TRIAL_SANITIZED" in os.environ  # a sanitizer's own memory does not count
 STEPS = 25  # that the other client makes while the flood lasts
 
 
@@ -46,7 +46,7 @@ class Victim(threading.Thread):
                     if answer.item["code"] != wire.OK or answer.tensors != self.right:
                         self.wrong.append(answer.item)
                     self.done += 1
-        except Exception as error:  # told by the test, in the thread of which it is seen
+        except Exception as error:  # the test reports it, in its own thread
             self.wrong.append(error)
 
 
@@ -88,14 +88,14 @@ class Flood(place.Trial):
         return out
 
     def tearDown(self):
-        """Whoever comes now is served, and nothing is lost."""
+        """A client that comes now is served, and nothing is lost."""
         with self.ground.link(self.ground.admin) as link:
             for session in (self.victim.session, self.session):
                 info = link.call("SESSION_INFO", {"session": session}).must()
                 self.assertEqual((info["length"], info["state"]), (40, "active"))
 
     def test_connections(self):
-        """Thousands that say nothing."""
+        """Thousands of silent ones."""
         with contextlib.ExitStack() as stack:
             for _ in range(4):
                 self.crowd(stack, 600)
@@ -198,7 +198,7 @@ class Flood(place.Trial):
         self.run_on()
 
     def test_connections_to_http(self):
-        """Hundreds that say nothing, from one address; health and metrics are asked for from another."""
+        """Hundreds of silent ones, from one address; health and metrics are asked for from another."""
         host, port = self.ground.ready["http"].rsplit(":", 1)
 
         def files():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine in the middle: a TCP proxy that has every byte of both directions, and does with it what it is told."""
+"""A machine in the middle: a TCP proxy that has every byte of both directions, and does with it what a test says."""
 import socket
 import threading
 import time

@@ -222,7 +222,7 @@ class InTheMiddle(place.Trial):
         return self.ground.run("ping", "-e", endpoint, "-t", path, "--timeout=5s", *more, code=None)
 
     def test_its_own_certificate(self):
-        """One of another authority, for the right host and role, is not believed: no token is shown."""
+        """One of another authority, for the right host and role, is not trusted: no token is shown."""
         other = self.ground.path / "other-authority"
         self.ground.run("pki", "init", other)
         self.ground.run("pki", "issue", other, "--role", "coordinator,worker", "--name", "middle", "--host", "127.0.0.1")
@@ -239,7 +239,7 @@ class InTheMiddle(place.Trial):
                 wire.Link(self.ground.endpoint, self.ground.context(other / "middle"), role, secret=self.ground.secret)
 
     def test_the_right_certificate_for_another_host(self):
-        """A coordinator's certificate of the right authority for another host: clients do not believe it."""
+        """A coordinator's certificate of the right authority for another host: clients do not trust it."""
         self.ground.run("pki", "issue", self.ground.pki, "--role", "coordinator", "--name", "elsewhere", "--host", "coordinator.example")
         false = pretender.Pretender(self.ground, self.ground.pki / "elsewhere")
         try:
@@ -249,7 +249,7 @@ class InTheMiddle(place.Trial):
             false.close()
 
     def test_strips(self):
-        """Plain answers to who dials tls://, plain hellos to who serves it: neither end goes on in the clear."""
+        """Plain answers to a peer that dials tls://, plain hellos to one that serves it: neither end goes on in the clear."""
         false = pretender.Pretender(self.ground, None, tls=False)
         try:
             self.ping(false.endpoint.replace("tcp://", "tls://"), f"--tls-ca={self.ground.pki}/ca.pem")

@@ -201,7 +201,7 @@ def read(door, ticket, session, incarnation, chunk, first, count):
 
 
 class Trial(unittest.TestCase):
-    """A test case that says which code it wants."""
+    """A test case that says which code it expects."""
 
     def assertCode(self, answer, code, *words):
         self.assertEqual(answer.code, code, repr(answer))

@@ -83,7 +83,7 @@ class SecondTenant(place.Trial):
             self.assertEqual(red.call("SESSION_INFO", {"session": self.session}).must()["length"], 40)
 
     def test_its_name(self):
-        """As if nobody had it: blue may take it, and has another session then."""
+        """As if the name were free: blue may take it, and has another session then."""
         for method in ("SESSION_OPEN", "SESSION_INFO"):
             one, other = (self.blue.call(method, {"name": name}) for name in ("secret-plans", "secret-plane"))
             self.assertEqual(one.code, wire.NOT_FOUND)
@@ -96,7 +96,7 @@ class SecondTenant(place.Trial):
         self.assertEqual(self.red.call("SESSION_INFO", {"name": "secret-plans"}).must()["session"], self.session)
 
     def test_its_keys(self):
-        """The key of a create or fork gives nobody else's session."""
+        """The key of a create or fork gives no other tenant's session."""
         made = self.red.call("SESSION_CREATE", {"spec": wire.SPEC, "key": KEY}).must()["session"]
         other = self.blue.call("SESSION_CREATE", {"spec": wire.SPEC, "key": KEY}).must()["session"]
         self.assertNotEqual(made, other)
@@ -173,7 +173,7 @@ class SecondTenant(place.Trial):
         self.blue.call("SESSION_DELETE", {"session": own}).must()
 
     def test_over_http(self):
-        """With a user's token --http says nothing of sessions or the cluster; its metrics name its own tenant and, without a token,
+        """With a user's token --http shows nothing of sessions or the cluster; its metrics name its own tenant and, without a token,
         none: those who run the cluster see all."""
         url = f"http://{self.ground.ready['http']}/"
         for path in ("api/v1/sessions", "api/v1/workers", "api/v1/cluster", "api/v1/events"):

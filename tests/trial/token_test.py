@@ -84,7 +84,7 @@ class StolenToken(place.Trial):
         self.assertEqual({w["draining"] for w in self.ground.json("workers")}, {False})
 
     def test_with_each_access(self):
-        """The table of docs/operating/tenants.md, from outside: no method is open to who ought not to have it, new ones included."""
+        """The table of docs/operating/tenants.md, from outside: no method is open to a caller that must not have it, new ones included."""
         self.denied("read-only", READ_ONLY)
         self.denied("user", USER)
         self.denied("operator", OPERATOR)
@@ -115,7 +115,7 @@ class StolenToken(place.Trial):
         self.assertEqual(self.ground.active(), 2)
 
     def test_methods_of_coordinators(self):
-        """What a coordinator tells workers: not at the coordinator, not at a worker's public door, not at its edge."""
+        """What a coordinator sends to workers: not at the coordinator, not at a worker's public door, not at its edge."""
         for method in sorted(INTERNAL):
             self.assertIn(self.link.call(method).code, (wire.UNIMPLEMENTED, wire.PERMISSION_DENIED), method)
         opened = self.link.call("READ_OPEN", {"session": self.own, "first": 0, "count": 16}).must()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire as docs/reference/wire.md describes it, for who has no manners: links whose hello says what one likes, calls of any method
+"""The wire as docs/reference/wire.md describes it, for a client without manners: links whose hello says what one likes, calls of any method
 with any body, frames that are wrong. Blocking; every wait ends."""
 import ctypes
 import hashlib
@@ -80,7 +80,7 @@ def read_secret(path):
 
 
 def make_ticket(secret, read=False, **fields):
-    """As the coordinator makes it: for who has the cluster secret."""
+    """As the coordinator makes it: for a holder of the cluster secret."""
     packed = PROTO.pack("Ticket", fields)
     return packed + (mac(secret, b"read", packed) if read else mac(secret, packed))
 

@@ -48,7 +48,7 @@ class StolenWorkerKey(place.Trial):
                     self.link(endpoint, role)
 
     def test_without_the_secret_it_cannot_be_believed(self):
-        """A worker that is led to it hangs up before it has proved or told anything."""
+        """A worker that is led to it hangs up before it has proved or revealed anything."""
         self.hears_nothing(pretender.Pretender(self.ground, self.pair, wire.COORDINATOR))
 
     # ---- the secret alone
@@ -75,7 +75,7 @@ class StolenWorkerKey(place.Trial):
     # ---- both
 
     def hears_nothing(self, false):
-        """A worker that joins the pretender tells it nothing."""
+        """A worker that joins the pretender reveals nothing."""
         try:
             process = threading.Thread(target=self.join_and_end, args=(false,), daemon=True)
             process.start()
@@ -112,7 +112,7 @@ class StolenWorkerKey(place.Trial):
             self.link(self.ground.endpoint, wire.COORDINATOR, self.secret)
 
     def test_as_coordinator_that_is_dialled(self):
-        """A worker that is led to it, with the right secret, tells it nothing."""
+        """A worker that is led to it, with the right secret, reveals nothing to it."""
         self.hears_nothing(pretender.Pretender(self.ground, self.pair, wire.COORDINATOR, self.secret))
 
     def test_as_coordinator_to_clients(self):

@@ -283,7 +283,7 @@ static void a_scrub_without_descriptors(void **state)
     sim_files_end(&directory);
 }
 
-// ---- rows that change, or come again ------------------------------------------------------------
+// ---- rows that change, or return ----------------------------------------------------------------
 
 static enum common_code put_again(struct process *p, uint32_t nth, uint8_t flip)
 {

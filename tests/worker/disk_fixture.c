@@ -281,7 +281,7 @@ uint64_t check_layer(struct process *p, uint32_t layer, enum worker_row least)
     return whole;
 }
 
-// A chunk that is named has all that its session knows to be acknowledged.
+// A chunk that is named has all that its session has recorded as acknowledged.
 void check_named(struct process *p)
 {
     const struct worker_session *session = session_of(p);

@@ -55,7 +55,7 @@ enum common_code ask_layout(struct process *p, uint64_t session, uint32_t chunks
 enum common_code put_rows(struct process *p, uint32_t chunk); // its rows of layer 0, and does not wait
 enum common_code tell_apart(struct process *p, uint64_t session, uint32_t chunks); // chunks of its own
 void set_layout(struct process *p, uint32_t chunks);                               // of SESSION
-// The same of all its chunks, as a coordinator says it that knows where each layer ends.
+// The same of all its chunks, as a coordinator says it that has a record of where each layer ends.
 void tell_settled(struct process *p, uint64_t length, uint64_t settled);
 void tell_copy(struct process *p, uint64_t id, uint32_t chunk); // of that one, beside it, for a truncation
 enum common_code append(struct process *p, uint32_t layer, uint64_t position);

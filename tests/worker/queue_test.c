@@ -17,7 +17,7 @@ static atomic_bool hangs, hung, on_loop;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t goes_on = PTHREAD_COND_INITIALIZER;
 
-// A call that takes until somebody ends it. On the loop's own thread it would never end.
+// A call that takes until the test ends it. On the loop's own thread it would never end.
 static void standing(void)
 {
     if (pthread_equal(pthread_self(), loop_thread)) {
@@ -323,7 +323,8 @@ static void nothing_too_early(void **state)
         }
 }
 
-// What could not be done is answered with that, of that session alone; memory is written anew when it can be.
+// What could not be done is answered with that, of that session alone; memory is written again when it can
+// be.
 static void what_fails(void **state)
 {
     enum { SYNC, CHUNKS_REFUSED, SESSIONS_REFUSED, WAYS };

@@ -497,8 +497,8 @@ static void a_higher_term_is_kept(void **state)
     cluster_stop(&s.c);
 }
 
-// What another life of a coordinator's store laid out is in quarantine: neither altered nor dropped, unless the
-// store says that it knows it.
+// What another life of a coordinator's store laid out is in quarantine: neither altered nor dropped, unless
+// the store says that it lists it.
 static void another_life(void **state)
 {
     (void)state;
@@ -544,7 +544,7 @@ static void another_life(void **state)
         }
         answer_free(&answer);
         drop.life = 9;
-        drop.claim = true; // the store knows that it was deleted, or an operator does
+        drop.claim = true; // the store records that it was deleted, or an operator says so
         assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_SESSION_DROP, &drop.base,
                                       NULL, 0, NULL),
                          COMMON_OK);

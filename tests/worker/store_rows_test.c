@@ -189,7 +189,7 @@ static void pinned_bytes_stay(void **state)
     end(store);
 }
 
-// What is withdrawn under a pin keeps its bytes for who reads them, in pages and in a block.
+// What is withdrawn under a pin keeps its bytes for its readers, in pages and in a block.
 static void withdrawn_bytes_stay_under_a_pin(void **state)
 {
     (void)state;

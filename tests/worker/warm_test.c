@@ -184,7 +184,7 @@ static void whoever_has_given_up_is_not(void **state)
     }
 }
 
-// ---- a file that is written anew ------------------------------------------------------------------
+// ---- a file that is rewritten ---------------------------------------------------------------------
 
 static pthread_t loop_thread;
 static atomic_uint calls_of_the_loop; // of the file system

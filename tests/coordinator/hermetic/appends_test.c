@@ -116,7 +116,7 @@ static void a_stopped_holder_leaves_the_outcome_open(void **state)
     }
 }
 
-// The same without the kill: the holder is told when it is back, and the rows do not come back.
+// The same without the kill: the returning holder gets its layout, and the rows do not come back.
 static void a_holder_that_returns_is_told_what_has_failed(void **state)
 {
     (void)state;
@@ -134,7 +134,7 @@ static void a_holder_that_returns_is_told_what_has_failed(void **state)
     }
 }
 
-// Of two holders one has stored its part, and nobody ever hears of the other's.
+// Of two holders one has stored its part, and the other's answer never arrives.
 static void a_part_of_an_append_is_not_there(void **state)
 {
     (void)state;
@@ -158,7 +158,7 @@ static void a_part_of_an_append_is_not_there(void **state)
     }
 }
 
-// All holders have stored it, and no worker was told that it is acknowledged.
+// All holders have stored it, and no worker has received the acknowledgement.
 static void an_acknowledged_append_survives_though_no_step_followed(void **state)
 {
     (void)state;
@@ -187,8 +187,8 @@ static void an_acknowledged_append_survives_though_no_step_followed(void **state
     sim_cluster_free(cluster);
 }
 
-// After a restart one holder has reported its part, and the other one has not. The first is lost, and is to have a
-// chunk placed anew: the rows that it has reported may count yet.
+// After a restart one holder has reported its part, and the other one has not. The first is lost, and its
+// chunk must be placed on another worker: the rows that it has reported may still count.
 static void a_chunk_that_may_have_rows_is_not_placed_anew(void **state)
 {
     (void)state;
@@ -267,7 +267,7 @@ static void rows_that_may_count_outlive_an_append_of_older_ones(void **state)
     sim_cluster_free(cluster);
 }
 
-// A truncate that a holder has not heard of, and rows below it that the holder does not know to be acknowledged.
+// A truncate that did not reach a holder, and rows below it whose acknowledgement did not reach it either.
 static void a_truncate_keeps_what_was_acknowledged_before_it(void **state)
 {
     (void)state;
@@ -293,7 +293,7 @@ static void a_truncate_keeps_what_was_acknowledged_before_it(void **state)
 static void other_bytes_replace_a_failed_append_of_many_bands(void **state)
 {
     (void)state;
-    for (int told = 1; told >= 0; told--) { // whether the holder is told that the first one has failed
+    for (int told = 1; told >= 0; told--) { // whether the holder hears that the first one has failed
         struct sim_cluster *cluster = sim_cluster_new(&(struct sim_cluster_options){.workers = 1});
         sim_client_dim(cluster->client, 128);
         sim_cluster_start(cluster);

@@ -85,7 +85,7 @@ static void what_lies_below_counts_and_is_refused(void **state)
     for (uint32_t layer = 0; layer < 2; layer++)
         answers_threes(cluster, session, layer, END);
     OK(sim_commit(cluster->client, session, 0, 0, END)); // again, with all that was never there
-    // Other bytes below do not come in, and nobody reads those that are there.
+    // Other bytes below do not come in, and no step reads those that are there.
     OK((open = sim_open(cluster->client, session, FROM - 1, 1)));
     refused("FORGOTTEN", sim_put(cluster->client, open, 0, FROM - 1, 1, 7));
     OK((open = sim_read_open(cluster->client, session, FROM - 1, 2)));
@@ -177,7 +177,7 @@ static void nothing_but_a_floor(void **state)
     assert_int_equal(length_of(cluster, session), 96);
     refused("FORGOTTEN", sim_read(cluster->client, session, 0, 95, 1));
     refused("HOLE", sim_read_below(cluster->client, session, 0, 97, 1,
-                                   90)); // it sees none, of chunks that nobody has
+                                   90)); // it sees none, of chunks without a holder
     refused("HOLE", sim_read_open(cluster->client, session, 80, 16));
     OK(sim_truncate(cluster->client, session, 96));
     struct sim_call *fork = sim_fork(cluster->client, session, 96, "");

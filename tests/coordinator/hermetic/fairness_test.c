@@ -73,7 +73,7 @@ static void a_flood_delays_another_tenant_by_one_frame(void **state)
             assert_memory_equal(&quiet->o, &alone->o, sizeof(alone->o));
             assert_memory_equal(&quiet->lse, &alone->lse, sizeof(alone->lse));
             assert_int_equal(quiet->digest, alone->digest);
-            flood(cluster, a, 600); // what has gone comes again
+            flood(cluster, a, 600); // what has been answered is asked again
         }
         rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
         let_go_all(cluster);

@@ -41,7 +41,7 @@ static void a_frame_ends_with_its_last_call(void **state)
     assert_true(second->done_ns - given_up < 100 * COMMON_NS_PER_MS);
     assert_float_equal(second->o, 1, 1e-4f);
     assert_int_equal(root->worker->n_steps, 0);
-    sim_serve_let_go(child->loop); // the child was told, too: it computes nothing
+    sim_serve_let_go(child->loop); // the child was cancelled, too: it computes nothing
     assert_int_equal(child->worker->n_steps, 0);
     sim_run_until_idle();
     assert_int_equal(cluster->coordinator->steps.items, 0);
@@ -110,7 +110,7 @@ static void a_frame_lives_as_long_as_one_of_its_calls(void **state)
         sim_advance(COMMON_NS_PER_S);
         let_go_all(cluster);
         OK(calls[!given_up]);
-        OK(sim_append(cluster->client, b, 0, 24, 1, 26)); // it is there, whoever has heard of it
+        OK(sim_append(cluster->client, b, 0, 24, 1, 26)); // it is there, no matter who got the answer
         READS(cluster, b, 25, 24 + 26);
         sim_run_until_idle();
         assert_int_equal(cluster->coordinator->steps.items, 0);
@@ -245,8 +245,8 @@ static void slow_beats(struct coordinator_options *options)
     options->heartbeat_ns = 4 * COMMON_NS_PER_S;
 }
 
-// Two of three workers do not reach each other: the tree becomes another, with another digest, and the session
-// goes on, also with appends, while nobody is lost.
+// Two of three workers do not reach each other: the tree becomes another, with another digest, and the
+// session goes on, also with appends, and no worker is lost.
 static void a_tree_avoids_an_edge_that_is_down(void **state)
 {
     (void)state;
@@ -367,7 +367,7 @@ static void an_edge_that_swallowed_is_used_again(void **state)
     sim_cluster_free(cluster);
 }
 
-// A child that is stopped: its edge says nothing either, and that is for its heartbeats to say.
+// A child that is stopped: its edge is silent as well, and its heartbeats must show that.
 static void an_edge_to_a_worker_that_is_stopped_is_not_blamed(void **state)
 {
     (void)state;
@@ -534,7 +534,7 @@ static void a_worker_that_registers_leaves_a_link_that_swallows(void **state)
     }
 }
 
-// A coordinator that is stopped answers on no link: the first is kept, and nobody registers again.
+// A coordinator that is stopped answers on no link: the first one is kept, and no worker registers again.
 static void a_worker_keeps_its_link_to_a_coordinator_that_is_stopped(void **state)
 {
     (void)state;

@@ -147,7 +147,7 @@ static void a_worker_is_drained(void **state)
     }
 }
 
-// It is in the store: a coordinator that starts anew goes on with it. Used again, a worker gets chunks again.
+// It is in the store: a restarted coordinator goes on with it. Used again, a worker gets chunks again.
 static void a_drain_outlives_the_coordinator(void **state)
 {
     (void)state;
@@ -319,7 +319,8 @@ static void the_source_is_lost_while_the_copy_is_stored(void **state)
     }
 }
 
-// The coordinator dies at every moment of a move, and nobody has said since how far the last append is acknowledged.
+// The coordinator dies at every moment of a move, and no message since has said how far the last append is
+// acknowledged.
 static void what_was_acknowledged_before_a_move_stays(void **state)
 {
     (void)state;
@@ -339,7 +340,8 @@ static void what_was_acknowledged_before_a_move_stays(void **state)
     }
 }
 
-// The worker that receives starts anew after it has fetched the rows, and before the store has written that it has them.
+// The receiving worker restarts after it has fetched the rows, and before the store has written that it has
+// them.
 static void a_copy_that_died_meanwhile_does_not_count(void **state)
 {
     (void)state;

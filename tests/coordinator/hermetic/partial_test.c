@@ -12,7 +12,7 @@ struct filled { // a session whose row at i has the value i + 1
     struct sim_cluster *cluster;
     uint64_t session;
     uint32_t tokens;
-    bool lost[TOKENS_MOST / CHUNK + 1]; // chunks that are at nobody
+    bool lost[TOKENS_MOST / CHUNK + 1]; // chunks without a copy
 };
 
 static float values[TOKENS_MOST];
@@ -200,7 +200,8 @@ static void a_worker_ends_at_any_moment_of_a_step(void **state)
     }
 }
 
-// An append goes to all holders of its chunk, or is refused as without the flag; what it left out counts for nobody else.
+// An append goes to all holders of its chunk, or is refused as without the flag; what it left out counts for
+// no other step.
 static void appends_go_on_where_their_chunk_is_left(void **state)
 {
     (void)state;
@@ -274,7 +275,7 @@ static void every_copy_must_be_gone(void **state)
     READS_PARTIAL(&f, 0, 0, 149);
     assert_true(kept_of(f.cluster, f.session)->layout.epoch > epoch);
     for (uint32_t w = 1; w < 4; w++) {
-        loses(&f, f.cluster->workers[w]); // copies are made anew meanwhile, or not
+        loses(&f, f.cluster->workers[w]); // copies are made again meanwhile, or not
         READS_PARTIAL(&f, 0, 0, 149);
     }
     sim_cluster_free(f.cluster);
@@ -316,8 +317,8 @@ static void what_comes_back_is_not_left_out(void **state)
     sim_cluster_free(f.cluster);
 }
 
-// What a coordinator that has just started has not heard of is not left out before it has waited for it; rows that
-// only the worker knows of make the layer's end uncertain.
+// A coordinator that has just started leaves nothing out that a worker has not reported yet before it has
+// waited for that; rows that only the worker has make the layer's end uncertain.
 static void a_restart_waits_for_who_may_come(void **state)
 {
     (void)state;
@@ -376,8 +377,8 @@ static void masks_decide_what_is_declared(void **state)
     sim_cluster_free(f.cluster);
 }
 
-// A row that wants all of a layer, of which a worker that is away may have rows that nobody else knows of: neither an
-// answer, which would lack them, nor a partial one, which could not say so.
+// A row that needs all of a layer, of which a worker that is away may have rows that no one else has: neither
+// an answer, which would lack them, nor a partial one, which could not say so.
 static void the_end_of_a_layer_must_be_certain(void **state)
 {
     (void)state;

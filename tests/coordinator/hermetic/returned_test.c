@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that come back after their copies were struck off, with sealed chunks that they have yet
+// Workers that come back after their copies were removed, with sealed chunks that they still have
 // (coordinator/sync/returned.h).
 #include "coordinator/check/seals.h"
 #include "coordinator/place/moves.h"
@@ -70,7 +70,7 @@ static void all_are_right(struct sim_cluster *cluster, uint64_t session, uint64_
         READS(cluster, session, at, at);
 }
 
-// The coordinator hears nothing of it until its copies are struck off.
+// The coordinator does not see it until its copies are removed.
 static void away(struct sim_cluster *cluster, struct sim_worker *worker, uint64_t session)
 {
     sim_net_part(cluster->loop, worker->loop);
@@ -203,7 +203,7 @@ static void what_is_not_sealed_is_not_kept(void **state)
     assert_true(differ > 0);
 }
 
-// A worker of an older build cannot say what its copy is: it is made anew.
+// A worker of an older build cannot say what its copy is: it is made again.
 static void an_older_worker_keeps_nothing(void **state)
 {
     (void)state;
@@ -249,7 +249,7 @@ static void it_is_drained_meanwhile(void **state)
     }
 }
 
-// The store takes that it is a holder again later than it keeps what nobody takes up.
+// The store takes that it is a holder again later than it keeps what is not taken up.
 static void the_store_is_slow_meanwhile(void **state)
 {
     (void)state;
@@ -365,7 +365,7 @@ static void there_are_copies_enough(void **state)
     sim_cluster_free(cluster);
 }
 
-// Nothing comes of them for long: memory is not held for ever.
+// They stay unused for long: memory is not held forever.
 static void nobody_takes_them_up(void **state)
 {
     (void)state;
@@ -409,7 +409,7 @@ static void what_it_is_told_is_refused(void **state)
     assert_true(differ > 0);
 }
 
-// The coordinator starts anew while copies come back.
+// The coordinator restarts while copies come back.
 static void the_coordinator_ends_meanwhile(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers' memory: what the coordinator promises of it, and what becomes of an append that a worker has no memory for
-// though the coordinator's books say that it has. Appends fail when nobody has room, and not before.
+// Workers' memory: what the coordinator promises of it, and what becomes of an append that a worker has no
+// memory for though the coordinator's books say that it has. Appends fail when no worker has room, and not
+// before.
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "worker/core/state.h"
 #include "worker/core/warm.h"
@@ -68,8 +69,8 @@ static void an_append_goes_where_there_is_room(void **state)
     }
 }
 
-// One after the other says that it is full; then the client is told what helps. Nothing of the append is there, nor comes
-// back, and once there is room it goes.
+// One after the other says that it is full; then the client's error says what helps. Nothing of the append is
+// there, or comes back, and once there is room it succeeds.
 static void when_all_are_full_the_append_fails(void **state)
 {
     (void)state;
@@ -180,7 +181,8 @@ static struct sim_cluster *small_cluster(uint32_t workers)
     return cluster;
 }
 
-// What is promised to chunks that appends fill counts: nobody gets one more than it has room for while another has some.
+// What is promised to chunks that appends fill counts: no worker gets one more than it has room for while
+// another has room.
 static void appends_fill_every_worker(void **state)
 {
     (void)state;

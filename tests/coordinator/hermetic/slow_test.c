@@ -112,7 +112,7 @@ static void a_slow_worker_loses_its_work(void **state)
     sim_cluster_free(cluster);
 }
 
-// Load that all have in common flags nobody.
+// Load that all have in common flags no worker.
 static void all_are_slow(void **state)
 {
     (void)state;
@@ -154,7 +154,7 @@ static void its_chunks_go_elsewhere(void **state)
     sim_cluster_free(cluster);
 }
 
-// Nobody else has work: one that has none is asked to measure, and so there is somebody to compare with.
+// No other worker has work: one that has none is asked to measure, so that there is one to compare with.
 static void alone_with_work(void **state)
 {
     (void)state;
@@ -233,7 +233,7 @@ static void one_that_is_stopped_briefly(void **state)
     sim_cluster_free(cluster);
 }
 
-// A copy that was made anew serves, too: as after a loss all is served by who is left.
+// A new copy serves, too: as after a loss the remaining workers serve everything.
 static void a_new_copy_serves(void **state)
 {
     (void)state;
@@ -261,7 +261,7 @@ static void a_new_copy_serves(void **state)
     sim_cluster_free(cluster);
 }
 
-// The store refuses, then takes it: nobody serves otherwise before.
+// The store refuses, then takes it: no other copy serves before.
 static void the_store_refuses(void **state)
 {
     (void)state;

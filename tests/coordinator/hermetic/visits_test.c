@@ -103,7 +103,7 @@ static void what_is_cut_between_two_pages_is_not_lost(void **state)
     sim_cluster_free(cluster);
 }
 
-// The same where another worker has a copy, too: neither is struck off.
+// The same where another worker has a copy, too: neither is removed.
 static void what_is_cut_between_two_pages_keeps_its_copies(void **state)
 {
     (void)state;

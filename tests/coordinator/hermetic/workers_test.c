@@ -153,7 +153,8 @@ static void a_worker_that_is_silent_is_lost(void **state)
     sim_cluster_free(cluster);
 }
 
-// Nobody can say whether it has heard of the truncation: it is asked and told again what it holds of this session.
+// No one can say whether it has received the truncation: it is asked, and gets again what it holds of this
+// session.
 static void a_worker_in_doubt_of_a_session_is_told_it_again(void **state)
 {
     (void)state;
@@ -289,7 +290,7 @@ static void a_link_that_breaks_while_a_worker_is_told_begins_anew(void **state)
     sim_cluster_free(cluster);
 }
 
-// It is truncated after the worker was told, and before it is ACTIVE.
+// It is truncated after the worker got it, and before it is ACTIVE.
 static void a_layout_that_changes_under_a_visit_is_told_again(void **state)
 {
     (void)state;
@@ -374,8 +375,8 @@ static void requests_of_clients_do_not_silence_workers(void **state)
     sim_cluster_free(cluster);
 }
 
-// A process that was started anew answers at the same endpoint. Until it has registered it is not let in: it may be of
-// a release that is refused.
+// A restarted process answers at the same endpoint. Until it has registered it is not let in: it may be of a
+// release that is refused.
 static void a_process_that_has_not_registered_is_not_let_in(void **state)
 {
     (void)state;
