@@ -65,8 +65,8 @@ static void sleep_draw(struct faults *f, unsigned from, unsigned to)
 
 // ---- the cluster ------------------------------------------------------------------------------------------
 
-// The last NET_HOSTS workers live on hosts where there are any: TCP between them and all others. The others' edges
-// are unix sockets with the proxy before them.
+// The last NET_HOSTS workers live on hosts where there are any: TCP between them and all others. The others'
+// edges are unix sockets with the proxy before them.
 static void add_worker(struct faults *f, int i)
 {
     int host = f->options.hosts ? i - (FAULTS_WORKERS - NET_HOSTS) : -1;
@@ -251,8 +251,9 @@ static bool kill_coordinator(struct faults *f)
     return faults_start_again(f, HARNESS_COORDINATOR);
 }
 
-// SIGTERM, and SIGSTOP so soon that it is still ending, or SIGSTOP first; a supervisor that does not wait for its end starts
-// the next one at once, and again while it is refused. Then the old one goes on, or is killed. Or it is not stopped at all.
+// SIGTERM, and SIGSTOP so soon that it is still ending, or SIGSTOP first; a supervisor that does not wait for
+// its end starts the next one at once, and again while it is refused. Then the old one goes on, or is killed.
+// Or it is not stopped at all.
 static bool supervise(struct faults *f)
 {
     enum { NOT_STOPPED, STOPPED_FIRST, STOPPED_AFTER, KILLED_THEN, HOWS };
@@ -341,9 +342,9 @@ static bool reset_links(struct faults *f)
     return true;
 }
 
-// One end is reset and the other swallowed for a while, as by a firewall that has forgotten a link; or both stay and
-// nothing goes through. Shorter than a silent process is waited for (docs/reference/wire.md, keep-alive), and than it takes
-// to miss three heartbeats.
+// One end is reset and the other swallowed for a while, as by a firewall that has forgotten a link; or both
+// stay and nothing goes through. Shorter than a silent process is waited for (docs/reference/wire.md,
+// keep-alive), and than it takes to miss three heartbeats.
 static bool half_open(struct faults *f)
 {
     int routes[2];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster whose daemons, links and disk are disturbed, from a seed. Between it and the clients stands a proxy
-// (tests/harness/proxy.h); where there are namespaces (net.h) two of the four workers live on hosts of their own.
+// A cluster whose daemons, links and disk are disturbed, from a seed. Between it and the clients stands a
+// proxy (tests/harness/proxy.h); where there are namespaces (net.h) two of the four workers live on hosts of
+// their own.
 #ifndef TESTS_CHAOS_FAULTS_H
 #define TESTS_CHAOS_FAULTS_H
 

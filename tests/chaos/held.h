@@ -23,8 +23,8 @@ struct held {
     bool must_empty;  // rows are gone: a truncate to 0 comes first
 };
 
-// Creates session `number`. Their layers, types and members differ, and their holders where replicas is 0. Fails the
-// test when it cannot.
+// Creates session `number`. Their layers, types and members differ, and their holders where replicas is 0.
+// Fails the test when it cannot.
 void held_make(struct held *h, banyan_client *client, uint64_t number, uint32_t replicas, uint64_t seed);
 // `session` is a fork of h with so many tokens, and other bytes to come.
 void held_fork(struct held *to, const struct held *h, banyan_session *session, uint64_t length,

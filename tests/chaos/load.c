@@ -77,7 +77,8 @@ static bool passes(banyan_code code)
            code == BANYAN_RESOURCE_EXHAUSTED;
 }
 
-// After a call that failed: whether it is to be made again. Else the session must be emptied, or something is wrong.
+// After a call that failed: whether it is to be made again. Else the session must be emptied, or something is
+// wrong.
 static bool once_more(struct client *c, struct held *h, const char *what, banyan_code code)
 {
     if (!held_ranges_are_right(h, !covered(c, h), ERR))
@@ -221,8 +222,8 @@ static void act_contradict(struct client *c, struct held *h)
 
 // ---- attach -----------------------------------------------------------------------------------------------
 
-// Rows that were put and not committed go with their holder, also when that was only taken for lost. The service
-// says which (nothing else may be missing), and putting them again is the remedy.
+// Rows that were put and not committed go with their holder, also when that was only taken for lost. The
+// service says which (nothing else may be missing), and putting them again is the remedy.
 static bool went_with_their_holder(banyan_code code, uint64_t first, uint64_t count)
 {
     if (code != BANYAN_FAILED_PRECONDITION || strcmp(ERR->reason, "HOLE") != 0 || ERR->n_ranges == 0)

@@ -2,7 +2,8 @@
 // Real daemons under load and faults, from a seed (tests/chaos/README.md):
 //   e2e_chaos [--seed S | --stores on|off] [--minutes N] [--only CLASS] [--json]
 //   e2e_chaos --soak [--steps N] [--json] | --pauses [--json]
-// First a part without faults, to know the rate; then faults of every class in rounds, each round in another order.
+// First a part without faults, to know the rate; then faults of every class in rounds, each round in another
+// order.
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hosts for workers that are network namespaces, joined by a bridge, in a network that belongs to this program alone
-// and goes with it.
+// Hosts for workers that are network namespaces, joined by a bridge, in a network that belongs to this
+// program alone and goes with it.
 //
 //     this program, the coordinator: 10.77.0.1 ── bridge ──┬── host 0: 10.77.0.2
 //                                                          └── host 1: 10.77.0.3
@@ -12,7 +12,8 @@
 enum { NET_HOSTS = 2 };
 #define NET_HERE "10.77.0.1"
 
-// Before any thread and any socket. NULL: the hosts are there; else why there are none (not root, no namespaces).
+// Before any thread and any socket. NULL: the hosts are there; else why there are none (not root, no
+// namespaces).
 const char *net_start(void);
 const char *net_address(int host);
 const char *const *net_enter(int host); // a command that runs another one there: ends with NULL

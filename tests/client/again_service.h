@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other side of the tests of what the library asks again: a coordinator and two workers, one server on a loop of
-// its own, that lose links, refuse tickets and lie. What a test sets is looked at when a request comes.
+// The other side of the tests of what the library asks again: a coordinator and two workers, one server on a
+// loop of its own, that lose links, refuse tickets and lie. What a test sets is looked at when a request
+// comes.
 #ifndef TESTS_CLIENT_AGAIN_SERVICE_H
 #define TESTS_CLIENT_AGAIN_SERVICE_H
 

@@ -354,7 +354,8 @@ static void clocks_may_differ(void **state)
     assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_ATTACH_OPEN), 1);
 }
 
-// Each ticket is refused, as by a worker whose clock is wrong: few are asked for, and the error is the worker's.
+// Each ticket is refused, as by a worker whose clock is wrong: few are asked for, and the error is the
+// worker's.
 static void tickets_that_are_always_refused(void **state)
 {
     (void)state;

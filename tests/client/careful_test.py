@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What destroys says what before: --dry-run changes nothing, and users at a terminal are asked; scripts are not.
+"""What destroys says what before: --dry-run changes nothing, and users at a terminal are asked; scripts are
+not.
 
     careful_test.py BIN        BIN: the folder of the programs
 """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster, banyanctl, and banyanctl at a terminal, for the tests of what operators use daily (*_test.py beside this)."""
+"""A cluster, banyanctl, and banyanctl at a terminal, for the tests of what operators use daily (*_test.py
+beside this)."""
 import fcntl
 import json
 import os

@@ -48,7 +48,8 @@ static void on_attend(void *arg, struct proto_request *request)
     }
     reply.n_items = in->n_items;
     reply.items = list;
-    // What is sent is this thread's own: it may still be on its way when the test says what the next answer declares.
+    // What is sent is this thread's own: it may still be on its way when the test says what the next answer
+    // declares.
     static uint64_t words[2 * RANGES];
     memcpy(words, service.words, sizeof words);
     struct common_slice slices[3] = {{o, in->n_items * 4 * sizeof(float)},

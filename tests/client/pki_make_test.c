@@ -61,7 +61,8 @@ static struct ctl_pki_pair make_authority(void)
     return make(&wish, NULL);
 }
 
-// What OpenSSL says of a chain: leaf, signed by the one in the middle (NULL: none), signed by the trusted one.
+// What OpenSSL says of a chain: leaf, signed by the one in the middle (NULL: none), signed by the trusted
+// one.
 static int verify(X509 *leaf, X509 *middle, X509 *trusted, int purpose)
 {
     X509_STORE *store = X509_STORE_new();

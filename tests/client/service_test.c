@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library against a service in this process that says q back as o (echo_service.h): what calls, splitting, queues,
-// retries and disconnects do, whatever a coordinator does. Every test runs over every transport.
+// The library against a service in this process that says q back as o (echo_service.h): what calls,
+// splitting, queues, retries and disconnects do, whatever a coordinator does. Every test runs over every
+// transport.
 #include "tests/client/echo_service.h"
 
 #include <inttypes.h>

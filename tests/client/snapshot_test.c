@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots as files: what was written is read back, and whatever was cut, altered or made up is refused with the file and
-// the reason, before memory is taken for what it claims.
+// Snapshots as files: what was written is read back, and whatever was cut, altered or made up is refused with
+// the file and the reason, before memory is taken for what it claims.
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -22,7 +22,8 @@
 
 enum { LENGTH = 10, CUT = 6 }; // tokens; of the first file of each layer
 
-// Three layers: two with rows (the second a latent), between them one without; INT8, so that there are scales.
+// Three layers: two with rows (the second a latent), between them one without; INT8, so that there are
+// scales.
 static const struct snapshot_layer layers[3] = {{2, 4, 3, 0}, {0, 0, 0, 0}, {1, 8, 0, 0}};
 static const struct snapshot_shape shape = {.n_layers = 3, .dtype = COMMON_DTYPE_I8, .layers = layers};
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""banyanctl top at a terminal: what it shows, its keys, and that the terminal is given back however it ends; one frame for
-scripts; --watch.
+"""banyanctl top at a terminal: what it shows, its keys, and that the terminal is given back however it ends;
+one frame for scripts; --watch.
 
     top_test.py BIN        BIN: the folder of the programs
 """

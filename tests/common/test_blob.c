@@ -95,7 +95,8 @@ static void test_memory_is_wiped(void **state)
     }
 }
 
-// As a worker does it: while one message is worked on the next one comes; something small is made of each, and stays.
+// As a worker does it: while one message is worked on the next one comes; something small is made of each,
+// and stays.
 static void test_what_stays_between_large_ones_takes_no_room_from_them(void **state)
 {
     (void)state;

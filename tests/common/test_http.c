@@ -172,7 +172,8 @@ static void each_of_a_few_stays(void **state)
         turn();
 }
 
-// One address opens hundreds, a little or all at once; another one has some that are idle, and asks meanwhile.
+// One address opens hundreds, a little or all at once; another one has some that are idle, and asks
+// meanwhile.
 static void a_crowd(void **state)
 {
     static int fds[CROWD];

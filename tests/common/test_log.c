@@ -139,7 +139,8 @@ static void test_forms(void **state)
     common_log_set_format(COMMON_LOG_TEXT);
 }
 
-// A socket in the place of journald's: it gets records with fields while it is there, and stderr lines when it is not.
+// A socket in the place of journald's: it gets records with fields while it is there, and stderr lines when
+// it is not.
 static void test_journal(void **state)
 {
     (void)state;

@@ -430,7 +430,8 @@ static void at_the_end(void *arg)
         common_loop_stop(loop);
 }
 
-// Two sockets are ready in the same turn: what both mark runs once, after both; and again when it marks itself.
+// Two sockets are ready in the same turn: what both mark runs once, after both; and again when it marks
+// itself.
 static void test_deferred_runs_after_all_handlers(void **state)
 {
     (void)state;

@@ -148,7 +148,8 @@ static void sleep_us(long us)
     nanosleep(&(struct timespec){.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000}, NULL);
 }
 
-// One caller: the second call on borrows; after a pause that is longer than it is lent, the loop's thread is back.
+// One caller: the second call on borrows; after a pause that is longer than it is lent, the loop's thread is
+// back.
 static void test_one_caller(void **state)
 {
     (void)state;
@@ -344,7 +345,8 @@ static void poke_end(void *arg)
     event_free(poke);
 }
 
-// What a borrower must not run comes while it looks at the sockets before its own call: that look is one turn.
+// What a borrower must not run comes while it looks at the sockets before its own call: that look is one
+// turn.
 static void test_given_back_before_it_begins(void **state)
 {
     const uint64_t one = 1;

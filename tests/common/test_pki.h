@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificates of a test's own, made by OpenSSL's library when it runs: an authority, and what it issues. EC P-256.
-// Every failure here ends the program.
+// Certificates of a test's own, made by OpenSSL's library when it runs: an authority, and what it issues. EC
+// P-256. Every failure here ends the program.
 #ifndef TESTS_COMMON_TEST_PKI_H
 #define TESTS_COMMON_TEST_PKI_H
 

@@ -337,8 +337,8 @@ static size_t cut(uint8_t *data, size_t len, struct iovec *iov, size_t max)
     return n;
 }
 
-// All of `data` from one end to the other, in turns of any size: what comes is what went, and what is not pending here
-// and not in the socket is not here.
+// All of `data` from one end to the other, in turns of any size: what comes is what went, and what is not
+// pending here and not in the socket is not here.
 static void pass(struct end *from, struct end *to, uint8_t *data, size_t len)
 {
     struct iovec iov[300], *at = iov;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file of the audit log: the chain follows whatever was written and shows whatever was changed since, byte by byte;
-// torn ends, full disks at every byte, rotation, and files that are refused.
+// The file of the audit log: the chain follows whatever was written and shows whatever was changed since,
+// byte by byte; torn ends, full disks at every byte, rotation, and files that are refused.
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>

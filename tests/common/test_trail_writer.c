@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that writes an audit log: while its disk hangs, records wait in order and in bounds, none of the calls
-// blocks, and what had no room is counted, in the file as well.
+// The thread that writes an audit log: while its disk hangs, records wait in order and in bounds, none of the
+// calls blocks, and what had no room is counted, in the file as well.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,7 +84,8 @@ static void hang(void)
         usleep(1000);
 }
 
-// Records of ours in the chain of these files, which must be whole and in order; the lost ones that it speaks of.
+// Records of ours in the chain of these files, which must be whole and in order; the lost ones that it speaks
+// of.
 static uint64_t read_back(const char *const *files, uint64_t *lost)
 {
     struct common_trail_chain chain;
@@ -187,7 +188,8 @@ static void large_records_are_bounded_in_bytes(void **state)
     assert_int_equal(written, n);
 }
 
-// The file was moved away while the disk hung: what was put before goes into the old one, what comes after into the new.
+// The file was moved away while the disk hung: what was put before goes into the old one, what comes after
+// into the new.
 static void a_rotation_keeps_its_place(void **state)
 {
     (void)state;

@@ -232,8 +232,8 @@ static void heartbeats_of_others(void **state)
     finish(&p);
 }
 
-// A worker that says again and again that it has seen a term so far above ours drives ours up, but not to where the numbers
-// of writes, which begin at a multiple of it, have no room: not to 2^24.
+// A worker that says again and again that it has seen a term so far above ours drives ours up, but not to
+// where the numbers of writes, which begin at a multiple of it, have no room: not to 2^24.
 static void forged_terms_have_an_end(void **state)
 {
     (void)state;

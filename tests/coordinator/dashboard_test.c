@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dashboard's answers of a coordinator on the test's own loop, without a socket: what cannot be had from outside, such
-// as names that are no UTF-8, an address beyond loopback, and many sessions.
+// The dashboard's answers of a coordinator on the test's own loop, without a socket: what cannot be had from
+// outside, such as names that are no UTF-8, an address beyond loopback, and many sessions.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -286,8 +286,8 @@ static json_int_t matching(struct fixture *f, const char *query)
     return n;
 }
 
-// As many orders as are kept serve their viewers beside each other; one more takes the place of the one longest unused.
-// While none may be made, what is kept is shown, and anything else is refused.
+// As many orders as are kept serve their viewers beside each other; one more takes the place of the one
+// longest unused. While none may be made, what is kept is shown, and anything else is refused.
 static void orders_are_kept_and_made_seldom(void **state)
 {
     (void)state;

@@ -164,8 +164,8 @@ static void a_worker_without_its_layout_is_no_session_that_is_gone(void **state)
     sim_cluster_free(cluster);
 }
 
-// What is deleted and what waits for it end in the same turn: the store's answer and the caller's farewell were
-// both there when the coordinator came to run.
+// What is deleted and what waits for it end in the same turn: the store's answer and the caller's farewell
+// were both there when the coordinator came to run.
 static void a_waiting_step_is_cancelled_as_its_session_is_deleted(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ring of events: numbers, gaps, floods, strings that are too long or broken, and the words that it shares with the
-// log. Time is the test's.
+// The ring of events: numbers, gaps, floods, strings that are too long or broken, and the words that it
+// shares with the log. Time is the test's.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>

@@ -181,8 +181,8 @@ static void test_removed_items_cost_nothing(void **state)
     assert_int_equal(pop().tenant, 1);
 }
 
-// Any order of pushes and sends: nothing is lost, each tenant's order holds, and one that waits sees at most `weight`
-// items of each other one go between two of its turns, its debts aside (all cost 1 here).
+// Any order of pushes and sends: nothing is lost, each tenant's order holds, and one that waits sees at most
+// `weight` items of each other one go between two of its turns, its debts aside (all cost 1 here).
 static void test_drawn(void **state)
 {
     (void)state;

@@ -24,7 +24,8 @@ struct cluster {
     uint64_t looks;
 };
 
-// A window: worker i is busy for a tenth of it, at pace[i], or all the time where it is very slow; 0: it has no work.
+// A window: worker i is busy for a tenth of it, at pace[i], or all the time where it is very slow; 0: it has
+// no work.
 static void look(struct cluster *c, const double *pace)
 {
     struct coordinator_pace *paces[MOST];
@@ -255,9 +256,9 @@ static void report(struct cluster *c, uint32_t i, const struct share *share)
     coordinator_pace_hear(&c->paces[i], r);
 }
 
-// What heartbeats of three workers say in a window of a second, in ms: w1 is the suspect. Taken from workers on a Zen 3
-// (AVX2, two processors, 6,000 tokens of float32, some 10 to 30 steps a second) that had measured 3 to 7 GB/s, and from
-// some that were started with --bandwidth 40G.
+// What heartbeats of three workers say in a window of a second, in ms: w1 is the suspect. Taken from workers
+// on a Zen 3 (AVX2, two processors, 6,000 tokens of float32, some 10 to 30 steps a second) that had measured
+// 3 to 7 GB/s, and from some that were started with --bandwidth 40G.
 static void as_workers_report(void **state)
 {
     (void)state;

@@ -125,7 +125,8 @@ static void copies_are_on_hosts_of_their_own(void **state)
     assert_int_equal(follow(c, 4, has, 1), 2);
 }
 
-// Who does not reach a member, or is not reached by one, joins only for want of memory, and never to have one copy more.
+// Who does not reach a member, or is not reached by one, joins only for want of memory, and never to have one
+// copy more.
 static void who_is_apart_joins_last(void **state)
 {
     (void)state;

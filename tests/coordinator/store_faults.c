@@ -168,8 +168,8 @@ void store_commit_that_fails(void **state)
     store_close(store);
 }
 
-// The second operation of a batch fails, between two batches of the same transaction: its first one is not there
-// either, theirs are.
+// The second operation of a batch fails, between two batches of the same transaction: its first one is not
+// there either, theirs are.
 void store_half_a_batch(void **state)
 {
     (void)state;

@@ -234,8 +234,8 @@ static void a_folder_that_takes_no_files_is_said(void **state)
 // The whole store is moved away under a running coordinator, and another one starts: each has files of its
 // own. What the first one still does, also as it ends, touches nothing of the second one's.
 //
-// SQLite itself looks whether its file has been moved before it closes, and only then takes a second for the disk; so it is
-// not asked to remove anything at all (a_log_stays_empty_after_a_stop).
+// SQLite itself looks whether its file has been moved before it closes, and only then takes a second for the
+// disk; so it is not asked to remove anything at all (a_log_stays_empty_after_a_stop).
 static void one_that_was_moved_away_touches_nothing(void **state)
 {
     (void)state;

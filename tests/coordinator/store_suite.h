@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the store's tests share: a store in a folder of its own, and what was read when it was opened.
+// What the files of the store's tests share: a store in a folder of its own, and what was read when it was
+// opened.
 #ifndef TESTS_COORDINATOR_STORE_SUITE_H
 #define TESTS_COORDINATOR_STORE_SUITE_H
 

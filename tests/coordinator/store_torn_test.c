@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store on a disk that dies at any moment, loses and tears what was not synced, and whose syncs fail: what was
-// acknowledged is there, what was refused is not and never comes back, each batch is there as a whole or not at all, and the
-// file passes SQLite's integrity check.
+// The store on a disk that dies at any moment, loses and tears what was not synced, and whose syncs fail:
+// what was acknowledged is there, what was refused is not and never comes back, each batch is there as a
+// whole or not at all, and the file passes SQLite's integrity check.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>

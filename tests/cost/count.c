@@ -46,7 +46,8 @@ static void *original(const char *name)
 }
 
 // ---- bytes --------------------------------------------------------------------------------------
-// Before the constructor has found the library's own functions, and in those that look for them, bytes go one by one.
+// Before the constructor has found the library's own functions, and in those that look for them, bytes go one
+// by one.
 
 static void *(*copies)(void *, const void *, size_t);
 static void *(*moves)(void *, const void *, size_t);

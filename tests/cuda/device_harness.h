@@ -12,7 +12,8 @@ extern struct kernels_device *device;        // open in `numbers`
 // Opens the module's table. False: the file cannot be opened or is of another kind (a sentence is printed).
 bool harness_load(const char *path);
 
-// Kernels that were loaded by their first launch, as the emulated runtime counts them; 0 on a GPU, which does not say.
+// Kernels that were loaded by their first launch, as the emulated runtime counts them; 0 on a GPU, which does
+// not say.
 unsigned harness_late_loads(void);
 
 // The keys of several sets of data (one a KV head; equal shapes and positions), encoded for the device and

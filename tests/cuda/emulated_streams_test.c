@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated runtime's one thread finds what can go on, while streams that have nothing on them come and go.
+// The emulated runtime's one thread finds what can go on, while streams that have nothing on them come and
+// go.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard's HTTP against real daemons, without a browser: what it says, whom it says it to, what it refuses.
-    api_test.py SOURCE BIN
+"""The dashboard's HTTP against real daemons, without a browser: what it says, whom it says it to, what it
+    refuses. api_test.py SOURCE BIN
 """
 import http.client
 import json

@@ -31,7 +31,8 @@ esac
 
 # ---- deb ----
 def prepare_deb(base, root, packages):
-    """With the network: what they depend on is fetched, nothing is installed. The rest of the test has no network."""
+    """With the network: what they depend on is fetched, nothing is installed. The rest of the test has no
+    network."""
     subprocess.run(["cp", "-a", base, root], check=True)
     debs = [p for p in packages.glob("*.deb") if "-dbgsym" not in p.name]
     names = {p.name.split("_")[0] for p in debs}
@@ -78,7 +79,8 @@ def serve(system):
 
 
 def upgrade(system, session, secret):
-    """The scripts restart the coordinator and the workers that run, one after another; here that is done by hand."""
+    """The scripts restart the coordinator and the workers that run, one after another; here that is done by
+    hand."""
     options = system.at("/etc/default/banyan-worker")
     options.write_text("# the operator's\n")
     (system.root / "run/systemd/system").mkdir(parents=True)

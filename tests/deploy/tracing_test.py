@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Traces of steps, end to end: a client, a coordinator and workers send their spans to a collector, which is a real HTTP
-server here, and to files. What arrives is OTLP to the letter, and makes one tree; a collector that is away, slow, busy or
-refuses costs spans, and no step.
+"""Traces of steps, end to end: a client, a coordinator and workers send their spans to a collector, which is
+a real HTTP server here, and to files. What arrives is OTLP to the letter, and makes one tree; a collector
+that is away, slow, busy or refuses costs spans, and no step.
     tracing_test.py SOURCE BIN
 """
 import email.utils
@@ -317,7 +317,8 @@ class Collectors(Base):
         self.assertEqual(len(collector.bodies), 2)  # neither was sent again
 
     def test_slow(self):
-        """While the collector does not answer, steps do; what waits beyond the bound is dropped, and counted."""
+        """While the collector does not answer, steps do; what waits beyond the bound is dropped, and
+        counted."""
         collector = self.collector()
         collector.hold.clear()
         self.start_with(collector.url)

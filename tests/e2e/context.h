@@ -20,7 +20,8 @@ struct context {
     float **k_scale, **v_scale; // [layers] [room][kv_heads]; entries NULL for a type without scales
 };
 
-// Specs that differ in what an answer depends on: the nth of them, at three workers, with one to three copies.
+// Specs that differ in what an answer depends on: the nth of them, at three workers, with one to three
+// copies.
 #define CONTEXT_SPECS 10
 banyan_spec context_spec(uint32_t nth, uint32_t layers);
 

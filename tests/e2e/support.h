@@ -59,7 +59,8 @@ void support_fill(banyan_session *session, const struct context *context, uint64
 // Deletes the session, frees it and what it should hold.
 void support_drop(banyan_session *session, struct context *context);
 
-// Until all its full chunks, which are so many, are sealed: what comes later is compared with what they are now.
+// Until all its full chunks, which are so many, are sealed: what comes later is compared with what they are
+// now.
 void support_wait_sealed(banyan_client *client, const banyan_session *session, uint64_t chunks);
 
 // With heartbeats that are slower than the daemons' own, where options do not set them: no test may fail for

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's store is copied while it serves, and a coordinator starts from the copy: what it then says is as it
-// was, or an error.
+// The coordinator's store is copied while it serves, and a coordinator starts from the copy: what it then
+// says is as it was, or an error.
 #include "tests/e2e/support.h"
 
 #include <fcntl.h>
@@ -320,7 +320,8 @@ static void a_file_is_whole_or_not_there(void **state)
     support_stop(cluster);
 }
 
-// A client that stands still has the only backup; it is killed, and after a while its place is free. No name is left.
+// A client that stands still has the only backup; it is killed, and after a while its place is free. No name
+// is left.
 static void a_client_that_goes_leaves_nothing(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that come, go and are emptied under sessions that are stepped all the time, on real processes: no step
-// fails, every answer is the reference's, and no token that was acknowledged is gone. How long the longest step took
-// is printed, and not judged.
+// Workers that come, go and are emptied under sessions that are stepped all the time, on real processes: no
+// step fails, every answer is the reference's, and no token that was acknowledged is gone. How long the
+// longest step took is printed, and not judged.
 #include "tests/e2e/live.h"
 
 #include <inttypes.h>

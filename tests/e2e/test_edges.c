@@ -5,8 +5,8 @@
 // acknowledges anything and no process sees an error. Workers that dial again have sockets without it: what
 // is shown is that they do, and that a step goes on with the right numbers.
 //
-// A relay that acknowledges: a proxy before each worker's edge (tests/harness/proxy.h), which swallows what comes over the
-// connections of one worker.
+// A relay that acknowledges: a proxy before each worker's edge (tests/harness/proxy.h), which swallows what
+// comes over the connections of one worker.
 #include <dirent.h>
 #include <errno.h>
 #include <linux/filter.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session whose chunks have two holders each, on real processes: one of them is killed under its steps. No step
-// fails, every answer is the reference's, and no token that was acknowledged is gone.
+// A session whose chunks have two holders each, on real processes: one of them is killed under its steps. No
+// step fails, every answer is the reference's, and no token that was acknowledged is gone.
 #include "tests/e2e/support.h"
 
 #include <pthread.h>
@@ -147,7 +147,8 @@ static banyan_cluster_info cluster_of(const struct stepping *s)
     return info; // its numbers
 }
 
-// It was given up, and has not ended: what it has of sealed chunks counts again, and does not travel. The other one may go.
+// It was given up, and has not ended: what it has of sealed chunks counts again, and does not travel. The
+// other one may go.
 static void a_holder_that_was_stopped(void **state)
 {
     (void)state;

@@ -6,7 +6,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-// Messages in flight, heaps of threads, code; many times less than what a buffer lost with each put would come to.
+// Messages in flight, heaps of threads, code; many times less than what a buffer lost with each put would
+// come to.
 #define BESIDE (UINT64_C(160) << 20)
 
 enum { LAYERS = 8, TOKENS = 12 << 10, BLOCK = 2048, ROW = 8 * 128 };

@@ -282,8 +282,8 @@ static uint64_t most_left(banyan_client *client)
     return most;
 }
 
-// 172 MiB of K and V each: 273 MiB go into two of them, and so does the rest, until none has room for a chunk more. What
-// is refused names a worker.
+// 172 MiB of K and V each: 273 MiB go into two of them, and so does the rest, until none has room for a chunk
+// more. What is refused names a worker.
 static void an_attach_fills_all_workers(void **state)
 {
     (void)state;

@@ -145,7 +145,8 @@ static void *kill_it(void *arg)
     return NULL;
 }
 
-// Steps go on while it dies. An append goes through, or says that its chunk is lost: then nothing more is appended.
+// Steps go on while it dies. An append goes through, or says that its chunk is lost: then nothing more is
+// appended.
 static bool step_while_killed(struct fixture *f, uint32_t victim)
 {
     pthread_t killer;

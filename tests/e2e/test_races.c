@@ -379,8 +379,9 @@ static void a_truncate_after_a_failed_append(void **state)
     context_free(&other);
 }
 
-// The workers stop, an append fails, the coordinator is killed, the workers go on and store what lies in their
-// sockets, and a coordinator starts: the rows are there as a whole or not at all, and the same append settles it.
+// The workers stop, an append fails, the coordinator is killed, the workers go on and store what lies in
+// their sockets, and a coordinator starts: the rows are there as a whole or not at all, and the same append
+// settles it.
 static void an_append_fails_before_a_restart(void **state)
 {
     (void)state;

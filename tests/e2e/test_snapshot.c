@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots on real processes: what 'banyanctl session snapshot' writes of a session that goes on, 'session restore' makes
-// again, in another cluster with another number of workers: the same rows, the reference's answers, the same bits where the
-// plan is the same. Whatever is wrong with a snapshot is named, and leaves no session.
+// Snapshots on real processes: what 'banyanctl session snapshot' writes of a session that goes on, 'session
+// restore' makes again, in another cluster with another number of workers: the same rows, the reference's
+// answers, the same bits where the plan is the same. Whatever is wrong with a snapshot is named, and leaves
+// no session.
 #include "tests/e2e/banyanctl.h"
 #include "tests/e2e/support.h"
 
@@ -169,8 +170,8 @@ static void same_rows(banyan_session *a, banyan_session *b, uint32_t layer, uint
     }
 }
 
-// A window, a layer that sees all, one that holds nothing, one that reads another's rows, and a latent; with one worker
-// here and one there the plans are the same, and so are the bits.
+// A window, a layer that sees all, one that holds nothing, one that reads another's rows, and a latent; with
+// one worker here and one there the plans are the same, and so are the bits.
 static void layers_that_differ(void **state)
 {
     (void)state;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots of sessions that have forgotten rows, on real processes: what is restored, in another cluster of another number
-// of workers, has the same floor, answers every step at or past it as the float64 reference says and with the same bits as
-// the first session, and refuses what that one refuses; also after restarts of the coordinator and of the workers.
+// Snapshots of sessions that have forgotten rows, on real processes: what is restored, in another cluster of
+// another number of workers, has the same floor, answers every step at or past it as the float64 reference
+// says and with the same bits as the first session, and refuses what that one refuses; also after restarts of
+// the coordinator and of the workers.
 #include "tests/e2e/banyanctl.h"
 #include "tests/e2e/support.h"
 
@@ -62,7 +63,8 @@ static void subject_free(struct subject *s)
         context_free(&s->held[i]);
 }
 
-// Windows, pieces, a layer that sees all, one that holds nothing and one that reads another's with a wider window.
+// Windows, pieces, a layer that sees all, one that holds nothing and one that reads another's with a wider
+// window.
 enum { NEAR, PIECES, FAR, WIDE, KINDS };
 static const banyan_kind kinds[KINDS] = {
     [NEAR] = {.q_heads = 4, .kv_heads = 2, .k_dim = 32, .v_dim = 32, .window = 100},

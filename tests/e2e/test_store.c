@@ -95,8 +95,8 @@ static void store_is_full(struct harness_cluster *cluster, bool full)
     assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &limit, NULL), 0);
 }
 
-// The first chunk of a session is refused by the store. Space is there again: what is acknowledged from now on
-// outlives the coordinator.
+// The first chunk of a session is refused by the store. Space is there again: what is acknowledged from now
+// on outlives the coordinator.
 static void a_refused_first_placement(void **state)
 {
     (void)state;
@@ -127,8 +127,8 @@ static void a_refused_first_placement(void **state)
     support_stop(cluster);
 }
 
-// More commits than rows may be frozen by, all refused: none of them has happened, and once there is room the session takes other
-// rows in their place.
+// More commits than rows may be frozen by, all refused: none of them has happened, and once there is room the
+// session takes other rows in their place.
 static void refused_commits_freeze_nothing(void **state)
 {
     enum { REFUSED = 4200 };
@@ -172,8 +172,8 @@ static void *free_the_store(void *arg)
     return NULL;
 }
 
-// A worker comes back without its rows, and the store refuses to say so: neither that worker nor the next life
-// of the coordinator may take the session for one that never had these rows.
+// A worker comes back without its rows, and the store refuses to say so: neither that worker nor the next
+// life of the coordinator may take the session for one that never had these rows.
 static void a_refused_loss(void **state)
 {
     (void)state;
@@ -446,7 +446,8 @@ static void an_older_copy_is_kept(void **state)
     support_stop(cluster);
 }
 
-// What the store itself has deleted while a worker was away goes without anybody's word, also after a restart.
+// What the store itself has deleted while a worker was away goes without anybody's word, also after a
+// restart.
 static void deleted_while_away(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two tenants on one cluster, by libbanyan and by hand over nng: neither learns of the other, whatever it calls. A token that
-// is stolen and revoked, one that takes another's place, a restart, and workers that want a
-// pass.
+// Two tenants on one cluster, by libbanyan and by hand over nng: neither learns of the other, whatever it
+// calls. A token that is stolen and revoked, one that takes another's place, a restart, and workers that want
+// a pass.
 #include "tests/e2e/support.h"
 
 #include <nng/nng.h>
@@ -219,7 +219,8 @@ static bool names_a_session(uint32_t method)
     return protobuf_c_message_descriptor_get_field_by_name(d, "session") != NULL || method == METHOD(ATTEND);
 }
 
-// Of every method that names a session, whatever the token: another tenant's session is what never was, in code and words.
+// Of every method that names a session, whatever the token: another tenant's session is what never was, in
+// code and words.
 static void across_the_border(void **state)
 {
     (void)state;
@@ -313,7 +314,8 @@ static void what_is_told(void **state)
     }
     banyan__pb__events_reply__free_unpacked(events, NULL);
     wire_answer_free(&answer);
-    // Keys: a create with another tenant's key makes a session of one's own, and with one's own finds it again.
+    // Keys: a create with another tenant's key makes a session of one's own, and with one's own finds it
+    // again.
     struct raw other = raw_of("a1");
     uint64_t made[3];
     for (int i = 0; i < 3; i++) {

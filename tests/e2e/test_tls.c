@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster over TLS alone: the bits of a plain one; certificates and authority that change under steps; and those who are
-// not what they say: expired, of another authority, a worker's certificate for a coordinator, a client's for a worker.
+// A cluster over TLS alone: the bits of a plain one; certificates and authority that change under steps; and
+// those who are not what they say: expired, of another authority, a worker's certificate for a coordinator, a
+// client's for a worker.
 #include "tests/e2e/support.h"
 
 #include <pthread.h>
@@ -208,7 +209,8 @@ static struct harness_cluster *start_in_order(const char *tls)
 
 #define PLAIN 6 // sessions, of which each may have its chunks elsewhere
 
-// Over each transport, in one cluster, as far as its digests are those of a plain one: other digests may have other bits.
+// Over each transport, in one cluster, as far as its digests are those of a plain one: other digests may have
+// other bits.
 static void compare(struct harness_cluster *cluster, const struct answers plain[PLAIN], bool compared[3])
 {
     static const char *const transports[] = {"tls", "nng+tls", "unix"};
@@ -532,8 +534,8 @@ static void daemons_know_their_role(void **state)
     ctl_pki_free(&authority);
 }
 
-// A thief has the cluster's secret, a certificate of the cluster's authority that says another role, and a program that
-// does not look at itself: its TLS is made with one certificate, and has another when it speaks.
+// A thief has the cluster's secret, a certificate of the cluster's authority that says another role, and a
+// program that does not look at itself: its TLS is made with one certificate, and has another when it speaks.
 static struct common_tls *thief_tls(const char *dir, const char *role, const char *stolen)
 {
     char command[700];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 'banyanctl session verify' on real processes: sessions that are right are called right, while they are stepped too; a
-// bit that flips in the memory of one of two holders is found.
+// 'banyanctl session verify' on real processes: sessions that are right are called right, while they are
+// stepped too; a bit that flips in the memory of one of two holders is found.
 #include "tests/e2e/banyanctl.h"
 #include "tests/e2e/flip.h"
 #include "tests/e2e/support.h"
@@ -207,8 +207,8 @@ static void a_flipped_bit_is_found(void **state)
     support_drop(session, &c);
 }
 
-// A scrub finds the copy that is wrong: no answer has it any more, and another copy takes its place. Where the worker has files, they are
-// right: its memory is again, too, also where it has the only copy.
+// A scrub finds the copy that is wrong: no answer has it any more, and another copy takes its place. Where
+// the worker has files, they are right: its memory is again, too, also where it has the only copy.
 static void a_scrub_ends_it(void **state)
 {
     (void)state;
@@ -317,8 +317,8 @@ static void take_snapshot(const banyan_session *session, int code, const char *s
     support_remove_folder(path);
 }
 
-// Rows of a wrong memory are not written out under sums that are right: there is no snapshot, and the memory is looked for.
-// Then there is one.
+// Rows of a wrong memory are not written out under sums that are right: there is no snapshot, and the memory
+// is looked for. Then there is one.
 static void a_snapshot_of_a_wrong_memory(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator does after the script, while a point is armed. An act arms it where it may be reached, repeats
-// what has come to nothing, and looks after each try at what is left:
+// What an operator does after the script, while a point is armed. An act arms it where it may be reached,
+// repeats what has come to nothing, and looks after each try at what is left:
 //
 //   snapshot  session snapshot, session restore       a folder is whole, or nothing that looks whole is there
 //   swap      backup, a store made of it, accept,     what the store lacks is kept by its holders; the old store has

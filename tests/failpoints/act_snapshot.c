@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session is written to a folder, and made again from it. Where either is killed, fails or is interrupted: the folder
-// is whole or not there, what else is left is refused or as good as whole, and the next try succeeds.
+// A session is written to a folder, and made again from it. Where either is killed, fails or is interrupted:
+// the folder is whole or not there, what else is left is refused or as good as whole, and the next try
+// succeeds.
 #include <stdio.h>
 #include <string.h>
 

@@ -2,13 +2,14 @@
 // One life of a cluster with one failpoint armed (common/base/failpoint.h):
 //   failpoint_life --point NAME [--action kill|error|delay:MS] [--nth N] [--replicas R] [--before POINT] [--lose]
 //       [--stores] [--act NAME]
-// A client, in a process of its own, does the script (script.h). A process that dies is restarted. Then every acknowledged
-// row is compared with float64, the coordinator is killed once more, and again. --before: this point fails (error)
-// first, and only then the other one is armed. --lose: a worker is killed in the middle, and the point is armed then.
+// A client, in a process of its own, does the script (script.h). A process that dies is restarted. Then every
+// acknowledged row is compared with float64, the coordinator is killed once more, and again. --before: this
+// point fails (error) first, and only then the other one is armed. --lose: a worker is killed in the middle,
+// and the point is armed then.
 // --stores: workers keep what they hold in files, and nothing that is killed may lose anything.
 // --act: the point is armed after the script, in an act (act.h).
-// Exit status: 0 all holds and the point was hit, 1 something does not hold, 3 the point was never hit, 77 the system
-// does not let the act be done.
+// Exit status: 0 all holds and the point was hit, 1 something does not hold, 3 the point was never hit, 77
+// the system does not let the act be done.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cluster of the simulator (tests/sim) and a peer that asks what an input says: the real coordinator, real
-// workers, requests through their real dispatch. The peer has proved the role that it has, so it is one whose key was stolen.
+// workers, requests through their real dispatch. The peer has proved the role that it has, so it is one whose
+// key was stolen.
 //
 // Input: operations, u8 each, with what they take:
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fuzz targets share. A target is one file with LLVMFuzzerTestOneInput: clang's libFuzzer calls it with inputs that
-// it invents, replay.c with those that are kept (corpus/TARGET). The same input always does the same: a target sees no
-// clock, no chance and no file but its own.
+// What fuzz targets share. A target is one file with LLVMFuzzerTestOneInput: clang's libFuzzer calls it with
+// inputs that it invents, replay.c with those that are kept (corpus/TARGET). The same input always does the
+// same: a target sees no clock, no chance and no file but its own.
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
 

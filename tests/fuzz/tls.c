@@ -4,8 +4,9 @@
 // (what's bits 0-1: 0) or dials (1), as they are; or (2, 3) what an attacker in the middle of two links of
 // ours does to their bytes: records | end u8 | at u16 | how u8 | value u8 |.
 //
-// OpenSSL's randomness is the target's own, so that the same input does the same. However a hostile peer's bytes are cut, the same
-// comes of them. Whatever is done in the middle, an end takes only frames that the other one has sent, in their order.
+// OpenSSL's randomness is the target's own, so that the same input does the same. However a hostile peer's
+// bytes are cut, the same comes of them. Whatever is done in the middle, an end takes only frames that the
+// other one has sent, in their order.
 #define OPENSSL_SUPPRESS_DEPRECATED // of how randomness is given
 #include <errno.h>
 #include <openssl/err.h>

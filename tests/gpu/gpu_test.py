@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tests/gpu.sh: over an emulated device, and over programs that stand in for all that a machine with a GPU has.
-    gpu_test.py SOURCE emulated BUILD | stand_ins
+"""tests/gpu.sh: over an emulated device, and over programs that stand in for all that a machine with a GPU
+    has. gpu_test.py SOURCE emulated BUILD | stand_ins
 """
 import json
 import math

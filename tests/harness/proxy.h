@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Links between processes that a test can break: a thread that accepts connections at an endpoint and passes
-// what they say on to another one. Functions may be called from any thread; what they ask for is done when they
-// return.
+// what they say on to another one. Functions may be called from any thread; what they ask for is done when
+// they return.
 //
 //     worker ──▶ route ──▶ coordinator          PASS     bytes go through, but those that are swallowed
 //                                               HOLD     nothing goes through, both ends stay open

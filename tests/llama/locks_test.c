@@ -50,8 +50,8 @@ static struct cache *cache_with_session(void)
     return cache;
 }
 
-// Other caches are made and freed meanwhile, and the one that is being asked for is freed by its caller at once, and in truth
-// once the question has ended.
+// Other caches are made and freed meanwhile, and the one that is being asked for is freed by its caller at
+// once, and in truth once the question has ended.
 static void nobody_waits_for_a_question_of_another(void **state)
 {
     (void)state;

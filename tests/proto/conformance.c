@@ -250,8 +250,8 @@ static void test_request_limit(void **state)
     proto_channel_close(channel);
 }
 
-// Answers one of those that are held, and waits until it has been written: a link whose answers are not read has a limit
-// of its own, and how much a socket takes at once is the system's affair.
+// Answers one of those that are held, and waits until it has been written: a link whose answers are not read
+// has a limit of its own, and how much a socket takes at once is the system's affair.
 static void answer_and_write_one(struct fixture *f)
 {
     unsigned sent = f->n_sent;

@@ -297,8 +297,8 @@ static void ones_own_absence_proves_nothing(void **state)
     proto_channel_close(channel);
 }
 
-// Something on the way takes all at once and passes it on slowly: the question comes behind all that. Nothing is said by the
-// server but its notes.
+// Something on the way takes all at once and passes it on slowly: the question comes behind all that. Nothing
+// is said by the server but its notes.
 static void a_peer_that_gets_a_large_frame_slowly_is_waited_for(void **state)
 {
     enum { BYTES = 1 << 20, PIECE = BYTES / 64 };
@@ -331,7 +331,8 @@ static void a_peer_that_gets_a_large_frame_slowly_is_waited_for(void **state)
             have += (size_t)n;
         while ((n = recv(far, back, sizeof back, MSG_DONTWAIT)) > 0)
             assert_int_equal(send(m.fd, back, (size_t)n, MSG_NOSIGNAL), n);
-        // The hello at once; of the large frame a piece every so often: longer than two silences for all of it.
+        // The hello at once; of the large frame a piece every so often: longer than two silences for all of
+        // it.
         size_t due =
             asked ? (size_t)((common_clock_ns() - start) / (2 * MUTE_NS / 64)) * PIECE + PIECE : have;
         if (gone < have && gone < due) {

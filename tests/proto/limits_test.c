@@ -216,7 +216,8 @@ static void test_requests_of_one_client(void **state)
     proto_channel_close(daemon);
 }
 
-// A client at its limits is not read: that it has gone is seen all the same, and what it asked for is cancelled.
+// A client at its limits is not read: that it has gone is seen all the same, and what it asked for is
+// cancelled.
 static void test_a_greedy_client_that_goes(void **state)
 {
     struct fixture *f = *state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The serving end of nng's wire against peers that do not use nng: hostile, slow, half dead. Whatever one of them
-// does, others are served, and nothing of it stays.
+// The serving end of nng's wire against peers that do not use nng: hostile, slow, half dead. Whatever one of
+// them does, others are served, and nothing of it stays.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>

@@ -469,8 +469,8 @@ static bool never(void *arg)
     return false;
 }
 
-// A link stalls that has begun a frame and waits for the rest, on either way. One that is idle does not, nor one that
-// is not read because this end has enough.
+// A link stalls that has begun a frame and waits for the rest, on either way. One that is idle does not, nor
+// one that is not read because this end has enough.
 static void test_what_stalls(void **state)
 {
     struct fixture *f = *state;
@@ -498,7 +498,8 @@ static void test_what_stalls(void **state)
     }
 }
 
-// A server that holds as many bytes as it may reads on once it holds less, also where no answer waits for its socket.
+// A server that holds as many bytes as it may reads on once it holds less, also where no answer waits for its
+// socket.
 static void test_a_full_server_reads_on(void **state)
 {
     struct fixture *f = *state;

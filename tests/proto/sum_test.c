@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames that are damaged on their way: a relay stands between a channel and its server and flips one bit, of each
-// byte in turn, in either direction. What comes of the call is an error or the right bytes.
+// Frames that are damaged on their way: a relay stands between a channel and its server and flips one bit, of
+// each byte in turn, in either direction. What comes of the call is an error or the right bytes.
 #include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>

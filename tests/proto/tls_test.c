@@ -583,8 +583,8 @@ static void test_a_frame_of_60_mib(void **state)
     free(data);
 }
 
-// Two links of ours over a socket that holds little: the last bytes of a frame wait for it after the frame is done with,
-// and what is decrypted already is read although nothing more comes.
+// Two links of ours over a socket that holds little: the last bytes of a frame wait for it after the frame is
+// done with, and what is decrypted already is read although nothing more comes.
 struct small {
     struct proto_link *links[2];
     unsigned got, asked;

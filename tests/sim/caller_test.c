@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real library in a simulated world: its calls block, and the world goes on (sim_caller.h). And what a pin holds, from its
-// maker's point of view.
+// The real library in a simulated world: its calls block, and the world goes on (sim_caller.h). And what a
+// pin holds, from its maker's point of view.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random faults against the whole coordinator, real workers and clients that record what was acknowledged to
 // them.
-// A seed decides everything: which kinds of fault there are (a few of them in each run), what the clients do, and in
-// which order events run. Each seed is a process of its own, so a crash, a hang or a failed assertion is one seed's.
+// A seed decides everything: which kinds of fault there are (a few of them in each run), what the clients do,
+// and in which order events run. Each seed is a process of its own, so a crash, a hang or a failed assertion
+// is one seed's.
 //
 //   chaos_test --seeds N [--from S]     runs the seeds S (1) to S + N - 1; with --stop, until one fails
 //   chaos_test --seed S                 runs one in this process and reports what it does; with --steps N and
@@ -58,8 +59,8 @@ static void choose_store(struct coordinator_options *options)
     chaos_choose_snapshots(options);
 }
 
-// In one of three seeds sessions have windows, and forget what these have left behind; in half of these they are born with
-// a floor.
+// In one of three seeds sessions have windows, and forget what these have left behind; in half of these they
+// are born with a floor.
 static void choose_masks(uint64_t seed)
 {
     uint64_t draw = common_mix64(seed);
@@ -105,8 +106,8 @@ static void count_what_happened(void)
     last = now;
 }
 
-// In half of the seeds three that are there from the start. In the others four or five, and those above three may come
-// later, with JOIN. Not from the dice: seeds go on as they did with three.
+// In half of the seeds three that are there from the start. In the others four or five, and those above three
+// may come later, with JOIN. Not from the dice: seeds go on as they did with three.
 static uint32_t choose_workers(uint64_t seed)
 {
     uint64_t draw = common_mix64(seed + UINT64_C(0x6a6f696e));
@@ -127,8 +128,8 @@ static void count_who_joined(uint32_t n)
             total->copies_at_joined += all->workers[i]->chunks;
 }
 
-// In half of the seeds an inventory has many pages, so that the store answers between two of them, and in half the store
-// takes its time to sync. Not from the dice, either.
+// In half of the seeds an inventory has many pages, so that the store answers between two of them, and in
+// half the store takes its time to sync. Not from the dice, either.
 static size_t choose_pages(uint64_t seed)
 {
     uint64_t draw = common_mix64(seed + UINT64_C(0x7061676573));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of chaos_test share: the model of what its clients know, what they do, and what disturbs them.
+// What the parts of chaos_test share: the model of what its clients know, what they do, and what disturbs
+// them.
 #ifndef TESTS_SIM_CHAOS_H
 #define TESTS_SIM_CHAOS_H
 
@@ -27,8 +28,9 @@ enum {
 
 // ---- the model (chaos_model.c) --------------------------------------------------------------------------
 
-// Ids of chunks of which a worker has lost its copy: the one that counted, and one that a truncate had prepared in its
-// place. That one counts as soon as the truncate is durable, of which the coordinator may hear later, or after a restart.
+// Ids of chunks of which a worker has lost its copy: the one that counted, and one that a truncate had
+// prepared in its place. That one counts as soon as the truncate is durable, of which the coordinator may
+// hear later, or after a restart.
 struct lost {
     uint64_t counted, prepared;
 };
@@ -39,7 +41,8 @@ struct model {                     // a session as its clients know it
     float value[LAYERS][TOKENS];   // what is, or will be, written there
     bool acked[LAYERS][TOKENS];    // acknowledged, and not truncated since
     bool maybe[LAYERS][TOKENS];    // written, acknowledged or not
-    // Appends and puts that may have written it: of those that were refused for good nothing may be seen again.
+    // Appends and puts that may have written it: of those that were refused for good nothing may be seen
+    // again.
     uint32_t writers[LAYERS][TOKENS];
     bool ends[LAYERS][TOKENS + 1]; // something that was written ends there: a layer ends nowhere else
     uint64_t starts[LAYERS];       // where the writes began that went furthest
@@ -52,7 +55,8 @@ struct model {                     // a session as its clients know it
     bool cutting;           // a truncation is under way
     bool must_cut;          // its outcome is unknown: it is made again before anything is written
     uint64_t cut;
-    // Numbers of truncates, as clients give them: one that was given up may come late (coordinator/session/cuts.h).
+    // Numbers of truncates, as clients give them: one that was given up may come late
+    // (coordinator/session/cuts.h).
     uint64_t told,
         number; // the last one that is known, 0: none; and of the one under way, the same when sent again
     bool lossy; // the last worker was killed that had some of it
@@ -112,7 +116,8 @@ struct op {
     struct model *again; // that this key has made already
     struct model *owner; // that has the name for certain, at its start
     bool rivals;         // another may have had the name at some time while it was under way
-    // Of WATCH; layer is one too many (0: any), rows are the steps that it waits for, first the time until when:
+    // Of WATCH; layer is one too many (0: any), rows are the steps that it waits for, first the time until
+    // when:
     bool wants_trace, wants_mass;
 };
 

@@ -127,7 +127,8 @@ static void check_commit(const struct op *op)
     if (code == COMMON_OK)
         for (uint32_t i = 0; i < op->rows; i++)
             m->acked[op->layer][op->first + i] = true;
-    // A commit that comes late may have sums of rows beside those that were put, which were refused since and are others.
+    // A commit that comes late may have sums of rows beside those that were put, which were refused since and
+    // are others.
     bool rotten = (chaos.rotten || op->redrawn != m->redrawn || op->tainted) &&
                   strcmp(op->call->reason, "HASH_MISMATCH") == 0;
     if (!m->deleted && code == COMMON_DATA_LOSS && !m->lossy && op->cuts == m->cuts &&

@@ -177,7 +177,8 @@ static void delete_the_rest(void)
     }
 }
 
-// Nothing is counted for anybody any more. A wrong store may have left sessions with workers: they are in quarantine.
+// Nothing is counted for anybody any more. A wrong store may have left sessions with workers: they are in
+// quarantine.
 static bool all_given_back(void)
 {
     const struct coordinator *c = chaos.cluster->coordinator;

@@ -304,8 +304,8 @@ static void old_client(void)
     sim_client_free(client);
 }
 
-// Held is only what a worker does beside its loop in truth, too: the others are done as they come, in the order of
-// their link, so none can come into force after a later one.
+// Held is only what a worker does beside its loop in truth, too: the others are done as they come, in the
+// order of their link, so none can come into force after a later one.
 static void refuse(const struct sim_worker *worker, enum sim_verdict verdict)
 {
     static const uint32_t methods[] = {METHOD(ROWS_PREPARE), METHOD(CHUNK_COPY),   METHOD(CHUNK_PUT),
@@ -374,7 +374,8 @@ static void run_a_while(uint64_t most_ns)
     chaos_check_all();
 }
 
-// It ends, or begins to, and a supervisor starts the next one at once, again and again until that one has the store.
+// It ends, or begins to, and a supervisor starts the next one at once, again and again until that one has the
+// store.
 static void supervise(void)
 {
     enum { KILLED, STOPPED, STOPPED_SLOWLY, KILLED_WHILE_IT_STOPS, HOWS };
@@ -420,8 +421,8 @@ static bool is_asked(const struct sim_worker *worker)
     return w && w->state == COORDINATOR_WORKER_JOINING && w->listed && w->listed != UINT64_MAX;
 }
 
-// Truncates and what else clients do wait for the store, and a worker comes back meanwhile: the same process, or another
-// one. It is being asked what it holds when they become durable.
+// Truncates and what else clients do wait for the store, and a worker comes back meanwhile: the same process,
+// or another one. It is being asked what it holds when they become durable.
 static void come_back(struct sim_worker *worker)
 {
     const struct sim_cluster *cluster = chaos.cluster;
@@ -451,8 +452,8 @@ static void join(void)
         sim_worker_start(chaos.cluster->workers[chaos.n_workers++]);
 }
 
-// Between a worker and another process: for those two until it is healed; or of the links that are there now alone, a
-// client's, too, for as long as they are there.
+// Between a worker and another process: for those two until it is healed; or of the links that are there now
+// alone, a client's, too, for as long as they are there.
 static void swallow(const struct common_loop *a, const struct common_loop *b)
 {
     uint64_t ways = 1 + sim_random(3);

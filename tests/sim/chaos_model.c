@@ -155,7 +155,8 @@ void chaos_not_lost(struct lost *lost, uint64_t chunk)
     lost->prepared *= lost->prepared != chunk;
 }
 
-// Whether the holder has said what is left of its files, and has all that counts, as far as the coordinator can tell.
+// Whether the holder has said what is left of its files, and has all that counts, as far as the coordinator
+// can tell.
 static bool is_heard(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
                      uint32_t copy)
 {
@@ -342,8 +343,8 @@ static void start_commit(struct model *m, uint32_t layer, uint64_t first, uint32
         sim_commit_rows(chaos_a_client(), m->id, layer, first, rows, &m->value[layer][first], CHUNK_TOKENS);
 }
 
-// What was put is committed; now and then another commit of more than that is under way at the same time, which
-// finds a hole, or not.
+// What was put is committed; now and then another commit of more than that is under way at the same time,
+// which finds a hole, or not.
 void chaos_start_commits(const struct op *put)
 {
     struct model *m = put->m;

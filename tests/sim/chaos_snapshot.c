@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots and restores of chaos_test, by a client of their own: libbanyan as it is (sim_caller.h), with the decisions of
-// 'session snapshot' and 'session restore' (client/snapshot/snapshot_session.h). What these do with files is left out.
+// Snapshots and restores of chaos_test, by a client of their own: libbanyan as it is (sim_caller.h), with the
+// decisions of 'session snapshot' and 'session restore' (client/snapshot/snapshot_session.h). What these do
+// with files is left out.
 #include "tests/sim/chaos_snapshot.h"
 
 #include <inttypes.h>

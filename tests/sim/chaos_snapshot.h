@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of chaos_test's snapshots: what their client does (chaos_snapshot.c), and the rows (chaos_snapshot_rows.c).
+// The inside of chaos_test's snapshots: what their client does (chaos_snapshot.c), and the rows
+// (chaos_snapshot_rows.c).
 #ifndef TESTS_SIM_CHAOS_SNAPSHOT_H
 #define TESTS_SIM_CHAOS_SNAPSHOT_H
 

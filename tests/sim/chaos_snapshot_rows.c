@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a snapshot: pinned, read and compared with what clients know of the session; and put into a new one.
+// The rows of a snapshot: pinned, read and compared with what clients know of the session; and put into a new
+// one.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,8 +10,8 @@
 
 enum sim_kind { SIM_POST, SIM_TIMER, SIM_DEFERRED, SIM_WIRE, SIM_DISK, SIM_TEAM, SIM_FILES };
 
-// Lives inside the object that it belongs to: init once, arm and cancel as often as one likes, cancelled before
-// the memory goes.
+// Lives inside the object that it belongs to: init once, arm and cancel as often as one likes, cancelled
+// before the memory goes.
 struct sim_event {
     uint64_t at_ns, seq;
     uint32_t place;           // in the queue, from 1; 0: not armed; SIM_EVENT_HELD: its loop is frozen

@@ -53,8 +53,9 @@ struct worker_files *sim_files_open(struct sim_files *directory);
 
 // The process that has handles dies: what it still does changes nothing.
 void sim_files_kill(struct sim_files *directory);
-// And the machine with it: of what was not synced a part that `chance` says is gone, here and there a sector of it alone.
-// Of names the last changes are taken back, in the order of a journal: with files that had gone, or had been replaced.
+// And the machine with it: of what was not synced a part that `chance` says is gone, here and there a sector
+// of it alone. Of names the last changes are taken back, in the order of a journal: with files that had gone,
+// or had been replaced.
 void sim_files_power(struct sim_files *directory, uint64_t chance);
 // Flips one bit of one file with this in its name. False: there are no bytes.
 bool sim_files_flip(struct sim_files *directory, const char *part, uint64_t chance);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links, between the two ends of the simulated transport (sim_channel.c dials, sim_server.c accepts). Private to
-// the simulator.
+// Links, between the two ends of the simulated transport (sim_channel.c dials, sim_server.c accepts). Private
+// to the simulator.
 #ifndef TESTS_SIM_SIM_LINK_H
 #define TESTS_SIM_SIM_LINK_H
 
@@ -43,8 +43,8 @@ struct sim_way { // towards one end
     bool stuck; // head is due, and held or not taken
 };
 
-// A machine: by its name, which is the same when its process has another life. The loop may have any address then, also
-// that of one before, and is looked at where there is no name.
+// A machine: by its name, which is the same when its process has another life. The loop may have any address
+// then, also that of one before, and is looked at where there is no name.
 struct sim_place {
     const struct common_loop *loop;
     char name[24];
@@ -84,11 +84,13 @@ struct common_blob *sim_gather_blob(const struct proto_gather *gather);
 void sim_link_close(struct sim_link *link, enum sim_side side);
 void sim_link_resume(struct sim_link *link, enum sim_side side); // messages that were not taken arrive again
 
-// A request that has come: its rules (sim_serve.h), then dispatch. Before a server's requests go: those held of it.
+// A request that has come: its rules (sim_serve.h), then dispatch. Before a server's requests go: those held
+// of it.
 void sim_serve(struct proto_request *request, bool authentic);
 void sim_serve_closed(const struct proto_server *server);
 
-// Who listens where. Acceptors get SIM_DIAL with link->owners[SIM_ACCEPTOR] NULL: `accept` sets owner and take.
+// Who listens where. Acceptors get SIM_DIAL with link->owners[SIM_ACCEPTOR] NULL: `accept` sets owner and
+// take.
 struct sim_listener {
     struct sim_listener *next;
     char endpoint[PROTO_ENDPOINT_MAX];

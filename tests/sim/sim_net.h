@@ -38,7 +38,8 @@ void sim_net_release(const struct common_loop *from, const struct common_loop *t
 // neither end sees that. So behaves a relay that swallows.
 void sim_net_swallow(const struct common_loop *from, const struct common_loop *to);
 void sim_net_pass(const struct common_loop *from, const struct common_loop *to);
-// The same of the links that are there now, for as long as they are there, also when all is healed; later ones are whole.
+// The same of the links that are there now, for as long as they are there, also when all is healed; later
+// ones are whole.
 void sim_net_swallow_links(const struct common_loop *from, const struct common_loop *to);
 
 // Breaks all links between a and b (in both directions): what is on its way is lost, and both ends see it

@@ -41,12 +41,12 @@ struct sim_worker { // for tests to read
 // A process that is not running yet.
 struct sim_worker *sim_worker_new(const struct sim_worker_options *options);
 
-// Starts it: listens, and registers when the coordinator is there. Each start is another instance, which holds
-// nothing but what its store has.
+// Starts it: listens, and registers when the coordinator is there. Each start is another instance, which
+// holds nothing but what its store has.
 void sim_worker_start(struct sim_worker *worker);
 
-// Ends it at once, as SIGKILL does: nothing more of it goes out, nor into its files, its links close, all that it holds
-// is gone. It may be started again. Free ends it, too. NULL is allowed.
+// Ends it at once, as SIGKILL does: nothing more of it goes out, nor into its files, its links close, all
+// that it holds is gone. It may be started again. Free ends it, too. NULL is allowed.
 void sim_worker_kill(struct sim_worker *worker);
 void sim_worker_free(struct sim_worker *worker);
 
@@ -55,13 +55,14 @@ void sim_worker_slow(struct sim_worker *worker, uint64_t task_ns);
 struct worker_team;
 void sim_team_slow(struct worker_team *team, uint64_t task_ns);
 
-// The disk's threads (sim_thread.c): the loops go on for some events, between two calls of a job; a process that has been
-// killed ends what it has begun now.
+// The disk's threads (sim_thread.c): the loops go on for some events, between two calls of a job; a process
+// that has been killed ends what it has begun now.
 void sim_thread_yield(void);
 void sim_thread_sync(void);
 void sim_thread_hurry(const struct common_loop *loop);
 
-// Rows of a layer that steps may see here: APPENDED or COMMITTED, from each chunk's start. 0 while it is down.
+// Rows of a layer that steps may see here: APPENDED or COMMITTED, from each chunk's start. 0 while it is
+// down.
 uint64_t sim_worker_tokens(const struct sim_worker *worker, uint64_t session, uint32_t layer);
 
 // Chunks that are full are sealed soon, and as many layers leave memory for its files as may, `most` at most
@@ -77,8 +78,8 @@ struct sim_cold {
 };
 struct sim_cold sim_worker_cold(void);
 
-// Flips a bit of one row that is put here and neither committed nor being committed; `chance` says which. False: there is
-// no such row.
+// Flips a bit of one row that is put here and neither committed nor being committed; `chance` says which.
+// False: there is no such row.
 bool sim_worker_rot(const struct sim_worker *worker, uint64_t chance);
 
 // Flips a bit of each element of V (head 0) of a row that serves here, for all sessions that share its chunk.
@@ -93,7 +94,8 @@ bool sim_worker_flip_chunk(const struct sim_worker *worker, uint64_t chunk, uint
 // Whether the chunk at this position is held here.
 bool sim_worker_holds(const struct sim_worker *worker, uint64_t session, uint64_t position);
 
-// Whether a process that starts on the worker's files has it, too: a chunk without rows may not be in them yet.
+// Whether a process that starts on the worker's files has it, too: a chunk without rows may not be in them
+// yet.
 bool sim_worker_keeps(const struct sim_worker *worker, uint64_t session, uint64_t position);
 
 #endif

@@ -1,24 +1,26 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when a text that users read, or a comment, has more bad words, or is longer, than words.txt allows, or less.
+"""Fails when a text that users read, or a comment, has more bad words, or is longer, than words.txt allows,
+or less.
 
     tests/tools/check_words.py [--root DIR] [--bounds FILE] [--show NAME] [--write]
 
-A bad word is one that stands in place of plain English: the list is WORDS below, with what to write instead. It is
-looked for in
+A bad word is one that stands in place of plain English: the list is WORDS below, with what to write instead.
+It is looked for in
 
   pages     README, guides and the like. Code, in blocks and in `backquotes`, and the targets of links are not read.
             <!-- word: knows --> on its line or on the line before allows a word.
   texts     help, errors, logs, events, docstrings, alerts, units, manual pages, the dashboard: string literals with a
-            space in C, JavaScript and Python (docstrings too), and files that are all text. Here TEXT_WORDS count as well.
-            "word: knows" in a comment on the literal's first line allows a word.
-  comments  of tests and of Python, docstrings too. Code in `backquotes` is not read; "word: knows" in the comment allows
+            space in C, JavaScript and Python (docstrings too), and files that are all text. Here TEXT_WORDS
+            count as well. "word: knows" in a comment on the literal's first line allows a word.
+  comments  of tests and of Python, docstrings too. Code in `backquotes` is not read; "word: knows" in the
+  comment allows
             a word.
 
-A long line is prose beyond 100 columns that has a space to break it at. Tables, blocks of code, pictures, and what is
-one link or one piece of `code` are not measured. Pages that a tool generates are not read. A long comment
-is one in C, C++ or CUDA, or in Python on a line of its own or in a docstring, beyond 110 columns: words.txt counts them
-for each folder, whose name ends in '/'.
+A long line is prose beyond 100 columns that has a space to break it at. Tables, blocks of code, pictures, and
+what is one link or one piece of `code` are not measured. Pages that a tool generates are not read. A long
+comment is one in C, C++ or CUDA, or in Python on a line of its own or in a docstring, beyond 110 columns:
+words.txt counts them for each folder, whose name ends in '/'.
 
   --show NAME  list what is found in the file or folder, line by line
   --write      write the numbers of now into words.txt

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A flood from one client: whatever it pours over the coordinator, another client's steps go on, with the answers that they
-ought to have, and the coordinator's memory stays below what docs/operating/security.md states.
+"""A flood from one client: whatever it pours over the coordinator, another client's steps go on, with the
+answers that they ought to have, and the coordinator's memory stays below what docs/operating/security.md
+states.
 
     flood_test.py BIN        BIN: the folder of the programs
 """
@@ -21,7 +22,8 @@ import wire
 
 BIN = place.binaries()
 MAX_BYTES = 64 << 20
-# Clients' requests, frames that have begun (--max-bytes each), unread answers (half of it), and 160 KiB for each connection
+# Clients' requests, frames that have begun (--max-bytes each), unread answers (half of it), and 160 KiB for
+# each connection
 MEMORY = MAX_BYTES * 5 // 2 + (512 + 256) * (160 << 10)
 SANITIZED = "BANYAN_TRIAL_SANITIZED" in os.environ  # a sanitizer's own memory does not count
 STEPS = 25  # that the other client makes while the flood lasts
@@ -70,7 +72,8 @@ class Flood(place.Trial):
         cls.ground.stop()
 
     def run_on(self):
-        """The other client makes its steps, right ones, while the flood is there; the coordinator has its memory."""
+        """The other client makes its steps, right ones, while the flood is there; the coordinator has its
+        memory."""
         from_here = self.victim.done
         self.ground.until(lambda: self.victim.done >= from_here + STEPS or self.victim.wrong, f"{STEPS} steps of the other client")
         self.assertEqual(self.victim.wrong[:3], [])

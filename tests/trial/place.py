@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of the trial: real daemons over TLS, each with its own certificate, tokens of two tenants, and what an attacker
-would have stolen of it. Ended with the object."""
+"""The place of the trial: real daemons over TLS, each with its own certificate, tokens of two tenants, and
+what an attacker would have stolen of it. Ended with the object."""
 import contextlib
 import json
 import pathlib
@@ -18,7 +18,8 @@ PATIENCE_S = wire.PATIENCE_S
 
 
 class Place:
-    """tls: False: all endpoints are plain. Tokens are made with `token`; that of the token file is an admin's."""
+    """tls: False: all endpoints are plain. Tokens are made with `token`; that of the token file is an
+    admin's."""
 
     def __init__(self, binaries, workers=2, tls=True, coordinator=(), worker=()):
         self.bin, self.tls, self.processes = pathlib.Path(binaries), tls, {}

@@ -127,7 +127,8 @@ static void taken_back(void **state)
     }
 }
 
-// A chunk's only rows are of an append that may have been acknowledged, and its file is gone: as if it had never had one.
+// A chunk's only rows are of an append that may have been acknowledged, and its file is gone: as if it had
+// never had one.
 static void a_file_is_gone(void **state)
 {
     (void)state;

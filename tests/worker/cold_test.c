@@ -251,7 +251,8 @@ static void stop_after_looks(void *arg)
         common_loop_stop(until->loop);
 }
 
-// A file that cannot be opened for want of a descriptor is no damaged one: its rows, which are there alone, are not given up.
+// A file that cannot be opened for want of a descriptor is no damaged one: its rows, which are there alone,
+// are not given up.
 static void a_scrub_without_descriptors(void **state)
 {
     struct sim_files directory;

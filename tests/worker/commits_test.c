@@ -160,8 +160,8 @@ static void ask_as(struct setup *s, uint64_t life)
                      COMMON_OK);
 }
 
-// A coordinator on a wrong store does not know whether the commit is durable on the right one (seed 20003411 of
-// chaos_test).
+// A coordinator on a wrong store does not know whether the commit is durable on the right one (seed 20003411
+// of chaos_test).
 static void what_is_over_for_another_store_stays_frozen(void **state)
 {
     (void)state;
@@ -407,8 +407,8 @@ static enum common_code undo_append(struct setup *s, uint64_t write, uint64_t le
     return cluster_call(&s->c, s->c.edges[0], BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base, NULL, 0, NULL);
 }
 
-// An append over frozen rows takes them out of the commit. When it is taken back they are the commit's again, which
-// may be durable already.
+// An append over frozen rows takes them out of the commit. When it is taken back they are the commit's again,
+// which may be durable already.
 static void an_append_that_is_taken_back_leaves_a_commit_its_rows(void **state)
 {
     (void)state;
@@ -437,7 +437,8 @@ static void an_append_that_is_taken_back_leaves_a_commit_its_rows(void **state)
     rows_stop(&s);
 }
 
-// A commit that found holes comes to nothing. An append that filled them, and is taken back, leaves nothing frozen.
+// A commit that found holes comes to nothing. An append that filled them, and is taken back, leaves nothing
+// frozen.
 static void what_fills_a_commits_holes_is_not_its_own(void **state)
 {
     (void)state;

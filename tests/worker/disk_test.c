@@ -95,7 +95,8 @@ static void frozen(void **state)
     sim_files_end(&directory);
 }
 
-// A truncation is under way: the coordinator may have stored it, or not. Whatever the copy's id is, both chunks come back.
+// A truncation is under way: the coordinator may have stored it, or not. Whatever the copy's id is, both
+// chunks come back.
 static void a_truncation_under_way(void **state)
 {
     (void)state;
@@ -303,8 +304,8 @@ static void a_drop_that_is_cut_off(void **state)
 
 // ---- what does not fit --------------------------------------------------------------------------
 
-// Each write in turn fails, in part, and those after it. What was acknowledged is there all the same; and when there
-// is room again, everything goes on.
+// Each write in turn fails, in part, and those after it. What was acknowledged is there all the same; and
+// when there is room again, everything goes on.
 static void a_full_disk(void **state)
 {
     (void)state;
@@ -470,7 +471,8 @@ static void little_memory(void **state)
     sim_files_end(&directory);
 }
 
-// A file that cannot be opened for want of a descriptor is no damaged one: the start says so, and moves nothing.
+// A file that cannot be opened for want of a descriptor is no damaged one: the start says so, and moves
+// nothing.
 static void no_descriptors(void **state)
 {
     struct sim_files directory;

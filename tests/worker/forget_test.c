@@ -204,7 +204,8 @@ static void a_new_history_begins_with_nothing_forgotten(void **state)
     end_windowed(&s);
 }
 
-// All who have a chunk have forgotten it, and one more comes that has not: its rows are brought, for it alone.
+// All who have a chunk have forgotten it, and one more comes that has not: its rows are brought, for it
+// alone.
 static void what_all_have_forgotten_may_be_brought_again(void **state)
 {
     (void)state;

@@ -102,8 +102,8 @@ static void a_layout_in_parts_is_of_one_time(void **state)
     }
 }
 
-// Of the chunks before the one that it fails at nothing is kept: neither their memory nor a reference, with which
-// they would count as shared, and take no rows any more.
+// Of the chunks before the one that it fails at nothing is kept: neither their memory nor a reference, with
+// which they would count as shared, and take no rows any more.
 static void a_refused_layout_holds_nothing(void **state)
 {
     (void)state;

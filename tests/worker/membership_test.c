@@ -351,8 +351,8 @@ static void a_coordinator_of_the_past_is_not_followed(void **state)
     end(&o);
 }
 
-// Two offices, of which one refuses: it is asked again and again, and followed once it has the higher term, while the first
-// one still answers heartbeats in its own.
+// Two offices, of which one refuses: it is asked again and again, and followed once it has the higher term,
+// while the first one still answers heartbeats in its own.
 static void the_one_with_the_higher_term_is_followed(void **state)
 {
     (void)state;

@@ -9,8 +9,8 @@
 
 enum { PEERS = 3 };
 
-// Worker 0 holds both chunks of SESSION, 40 rows of both layers committed and 4 more put; worker 1 holds chunk 101,
-// and nothing of it yet.
+// Worker 0 holds both chunks of SESSION, 40 rows of both layers committed and 4 more put; worker 1 holds
+// chunk 101, and nothing of it yet.
 static void pair_begin(struct cluster *c)
 {
     cluster_start(c, &(struct cluster_options){.workers = PEERS, .memory_bytes = 1 << 20});

@@ -35,8 +35,8 @@ static struct worker_chunk *the_chunk(void)
     return worker_store_find(p.store, ID);
 }
 
-// Three full chunks, read again from their logs, or from sealed files. Reads by the loop's own handle are counted from
-// then on.
+// Three full chunks, read again from their logs, or from sealed files. Reads by the loop's own handle are
+// counted from then on.
 static void begin_full(bool sealed)
 {
     static struct worker_files_ops counting;

@@ -208,7 +208,8 @@ static void bad_copies_and_a_good_one(void **state)
     end(&s);
 }
 
-// Plans that no worker installs: CASE(what is wrong, expected code, the change of a good one of four members).
+// Plans that no worker installs: CASE(what is wrong, expected code, the change of a good one of four
+// members).
 #define BAD_PLANS(CASE)                                                                                      \
     CASE(old_term, ABORTED, r->term = TERM - 1)                                                              \
     CASE(plan_zero, INVALID_ARGUMENT, r->plan = 0)                                                           \

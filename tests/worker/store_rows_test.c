@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a store: the states that they go through, who may replace which, and what stays for those who read them.
+// Rows of a store: the states that they go through, who may replace which, and what stays for those who read
+// them.
 #include <string.h>
 
 #include "tests/worker/store_fixture.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store: pages and blocks, the account of memory, hashes, copies. What rows go through: store_rows_test.c; many
-// random operations against a naive model: store_model_test.c.
+// The store: pages and blocks, the account of memory, hashes, copies. What rows go through:
+// store_rows_test.c; many random operations against a naive model: store_model_test.c.
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,8 +230,8 @@ static void chunks_take_no_more_than_their_footprint(void **state)
     }
 }
 
-// As much comes by appends, a token at a time in all layers, and the next chunk only when the last one is full: pages, and a
-// block beside them for a moment.
+// As much comes by appends, a token at a time in all layers, and the next chunk only when the last one is
+// full: pages, and a block beside them for a moment.
 static void chunks_that_are_appended_take_no_more(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of an append that fails. When its error is definite it never comes back, whatever restarts. When the
-// error says UNCONFIRMED it is there as a whole or not at all, and the same append again settles which.
+// What becomes of an append that fails. When its error is definite it never comes back, whatever restarts.
+// When the error says UNCONFIRMED it is there as a whole or not at all, and the same append again settles
+// which.
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "worker/core/state.h"
 
@@ -38,7 +39,8 @@ static void is_not_there(struct sim_cluster *cluster, uint64_t session, uint32_t
     ENDS(COMMON_FAILED_PRECONDITION, sim_append(cluster->client, session, 0, at, rows, 2));
 }
 
-// A holder refuses its part for want of memory. What the other one has stored does not come back by a restart.
+// A holder refuses its part for want of memory. What the other one has stored does not come back by a
+// restart.
 static void what_a_holder_refuses_is_refused_for_good(void **state)
 {
     (void)state;
@@ -90,7 +92,8 @@ static void rows_without_memory_are_refused_for_good(void **state)
     assert_true(n > 0);
 }
 
-// The holder is stopped, the append fails, the coordinator is killed, the holder goes on: then it stores the rows.
+// The holder is stopped, the append fails, the coordinator is killed, the holder goes on: then it stores the
+// rows.
 static void a_stopped_holder_leaves_the_outcome_open(void **state)
 {
     (void)state;
@@ -170,7 +173,8 @@ static void an_acknowledged_append_survives_though_no_step_followed(void **state
         assert_int_equal(length_of(cluster, session), 80);
     }
     READS(cluster, session, 80, 20 + 60 * 2);
-    // One holder is away when the next life begins: what the others have does not count as a whole without it.
+    // One holder is away when the next life begins: what the others have does not count as a whole without
+    // it.
     struct sim_worker *last = holder_of(cluster, session, 79);
     OK(sim_append(cluster->client, session, 0, 80, 40, 3));
     sim_coordinator_kill(cluster);
@@ -213,8 +217,8 @@ static void a_chunk_that_may_have_rows_is_not_placed_anew(void **state)
     sim_cluster_free(cluster);
 }
 
-// An append over two holders, after a restart with only the first of them: whether its rows count the other one says.
-// Until then they are neither there nor past the end (seed 179538775600283 of chaos_test).
+// An append over two holders, after a restart with only the first of them: whether its rows count the other
+// one says. Until then they are neither there nor past the end (seed 179538775600283 of chaos_test).
 static void what_another_holder_decides_is_not_past_the_end(void **state)
 {
     (void)state;
@@ -241,8 +245,8 @@ static void what_another_holder_decides_is_not_past_the_end(void **state)
     sim_cluster_free(cluster);
 }
 
-// The first rows are acknowledged, and appended once more while another holder decides about the rest: that is no reason
-// for anybody to throw the rest away (seed 179539240107035 of chaos_test).
+// The first rows are acknowledged, and appended once more while another holder decides about the rest: that
+// is no reason for anybody to throw the rest away (seed 179539240107035 of chaos_test).
 static void rows_that_may_count_outlive_an_append_of_older_ones(void **state)
 {
     (void)state;

@@ -28,7 +28,8 @@ static void rows_are_attached_and_committed(void **state)
     sim_cluster_free(cluster);
 }
 
-// New chunks of the range find a place, an old one's holder has not come back: the client must not be sent to it.
+// New chunks of the range find a place, an old one's holder has not come back: the client must not be sent to
+// it.
 static void an_attach_beside_a_holder_that_is_away_is_refused(void **state)
 {
     (void)state;
@@ -142,8 +143,8 @@ static void a_commit_past_a_hole_is_durable_when_it_is_answered(void **state)
     sim_cluster_free(cluster);
 }
 
-// A bit flips in a worker's memory between put and commit: the commit says where, the rows go, and attached again
-// they are what they were.
+// A bit flips in a worker's memory between put and commit: the commit says where, the rows go, and attached
+// again they are what they were.
 static void rows_that_were_damaged_are_not_committed(void **state)
 {
     (void)state;
@@ -198,8 +199,8 @@ static void a_commit_with_sums_of_something_else(void **state)
     sim_cluster_free(cluster);
 }
 
-// A link on which every other frame is damaged: calls end with UNAVAILABLE or with the right answer, and when it is
-// mended all is as before.
+// A link on which every other frame is damaged: calls end with UNAVAILABLE or with the right answer, and when
+// it is mended all is as before.
 static void damaged_frames_are_errors(void **state)
 {
     (void)state;
@@ -228,8 +229,8 @@ static void damaged_frames_are_errors(void **state)
     sim_cluster_free(cluster);
 }
 
-// A holder does not take the word that a commit has come to nothing: the rows that it froze may be written all the same,
-// once it has been asked.
+// A holder does not take the word that a commit has come to nothing: the rows that it froze may be written
+// all the same, once it has been asked.
 static void rows_of_a_commit_that_failed_do_not_stay_frozen(void **state)
 {
     static const enum common_code codes[] = {COMMON_ABORTED, COMMON_UNAVAILABLE, COMMON_INTERNAL,
@@ -292,8 +293,8 @@ static void nothing_is_frozen(struct sim_cluster *cluster, uint64_t session)
 
 enum { REFUSED = WORKER_FROZEN_MAX + 904 }; // more than a worker keeps apart
 
-// A full disk refuses commit after commit, all over the same rows: none has happened, and each gives back what it froze. Others
-// have the rows as soon as there is room.
+// A full disk refuses commit after commit, all over the same rows: none has happened, and each gives back
+// what it froze. Others have the rows as soon as there is room.
 static void refused_commits_leave_nothing_behind(void **state)
 {
     (void)state;
@@ -505,8 +506,8 @@ static void a_commit_of_an_earlier_life_and_a_session_that_changes(void **state)
     sim_cluster_free(cluster);
 }
 
-// The sync of a commit fails, so it may be in the log after a crash: its rows stay frozen as long as the store cannot say, and
-// no longer. Then it is refused for certain, and what was in its place is taken.
+// The sync of a commit fails, so it may be in the log after a crash: its rows stay frozen as long as the
+// store cannot say, and no longer. Then it is refused for certain, and what was in its place is taken.
 static void what_the_store_cannot_say_is_open_until_it_can(void **state)
 {
     enum { OPEN = 6 };

@@ -282,8 +282,9 @@ static void holders_hear_of_it_in_the_end(void **state)
     }
 }
 
-// A holder shares a chunk with a session that has not forgotten its rows, and waits for these (pull.h): it says that none is
-// there. What this session has forgotten was acknowledged all the same, and so is what comes after it.
+// A holder shares a chunk with a session that has not forgotten its rows, and waits for these (pull.h): it
+// says that none is there. What this session has forgotten was acknowledged all the same, and so is what
+// comes after it.
 static void forgotten_rows_that_others_wait_for_count_after_a_restart(void **state)
 {
     (void)state;

@@ -188,8 +188,9 @@ static void of_holders_that_are_all_away_the_first_serves(void **state)
     sim_cluster_free(cluster);
 }
 
-// Rows that steps have appended are in no store: those that all holders have are there after a restart, also when one
-// of them is gone; and one that has missed an append decides against it, wherever it comes among them.
+// Rows that steps have appended are in no store: those that all holders have are there after a restart, also
+// when one of them is gone; and one that has missed an append decides against it, wherever it comes among
+// them.
 static void appended_rows_after_a_restart(void **state)
 {
     (void)state;

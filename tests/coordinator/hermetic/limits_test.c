@@ -150,7 +150,8 @@ static void few(struct coordinator_options *options)
     options->max_workers = 1;
 }
 
-// The coordinator's own one with this name, or that of the worker that is nearest to it. `worker` is NULL: there is none.
+// The coordinator's own one with this name, or that of the worker that is nearest to it. `worker` is NULL:
+// there is none.
 static struct coordinator_limit_use limit_of(const struct sim_cluster *cluster, bool workers,
                                              const char *name)
 {
@@ -206,7 +207,8 @@ static void one_client_leaves_room_for_others(void **state)
     sim_cluster_free(cluster);
 }
 
-// Heartbeats say how near workers are to their limits: the nearest one is shown, and what all of them have refused.
+// Heartbeats say how near workers are to their limits: the nearest one is shown, and what all of them have
+// refused.
 static void workers_limits_are_shown(void **state)
 {
     (void)state;

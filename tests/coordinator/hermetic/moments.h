@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operations (operations.c), the faults (faults.c) that strike them and who does that (moments_test.c) have in
-// common.
+// What the operations (operations.c), the faults (faults.c) that strike them and who does that
+// (moments_test.c) have in common.
 #ifndef TESTS_COORDINATOR_MOMENTS_H
 #define TESTS_COORDINATOR_MOMENTS_H
 

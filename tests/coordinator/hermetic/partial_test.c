@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial answers: over what is left, and every token that is left out is declared; without leave an error names them.
+// Partial answers: over what is left, and every token that is left out is declared; without leave an error
+// names them.
 #include <math.h>
 
 #include "coordinator/sync/missing.h"
@@ -50,8 +51,8 @@ static void loses(struct filled *f, struct sim_worker *w)
     sim_worker_kill(w);
 }
 
-// The answer of the row at `at` that sees the rows from `from` on: the mean of exactly those that are left, in float64,
-// and exactly the others declared.
+// The answer of the row at `at` that sees the rows from `from` on: the mean of exactly those that are left,
+// in float64, and exactly the others declared.
 static void answers(const struct filled *f, const struct sim_call *call, uint64_t from, uint64_t at)
 {
     double sum = 0;
@@ -150,8 +151,8 @@ static void what_is_whole_is_what_it_is_without_the_flag(void **state)
     sim_cluster_free(f.cluster);
 }
 
-// A worker that is back in its grace has lost nothing; one that ends in the middle of a step makes its next attempt a
-// partial one.
+// A worker that is back in its grace has lost nothing; one that ends in the middle of a step makes its next
+// attempt a partial one.
 static void nothing_is_left_out_that_may_yet_come(void **state)
 {
     (void)state;
@@ -281,7 +282,8 @@ static void every_copy_must_be_gone(void **state)
     sim_cluster_free(f.cluster);
 }
 
-// A worker with a store is back with all of it: answers are whole again, also those that are under way just then.
+// A worker with a store is back with all of it: answers are whole again, also those that are under way just
+// then.
 static void what_comes_back_is_not_left_out(void **state)
 {
     (void)state;

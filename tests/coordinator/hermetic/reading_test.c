@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tickets to read rows: for what is committed, naming holders that are there; and forks that go by themselves.
+// Tickets to read rows: for what is committed, naming holders that are there; and forks that go by
+// themselves.
 #include "tests/coordinator/hermetic/hermetic.h"
 
 // What the coordinator answers for rows [first, first + count).
@@ -245,7 +246,8 @@ static void a_pin_goes_by_itself(void **state)
     sim_cluster_free(cluster);
 }
 
-// Wall clocks that differ by an hour, and one that is set meanwhile: a ticket lives as long as the coordinator says.
+// Wall clocks that differ by an hour, and one that is set meanwhile: a ticket lives as long as the
+// coordinator says.
 static void lives_of_tickets_need_no_common_clock(void **state)
 {
     (void)state;

@@ -181,7 +181,8 @@ static struct sim_cluster *doubted(uint64_t *session, uint64_t *innocent)
     return cluster;
 }
 
-// It is tried less and less often, and is its session's matter alone. Steps that came before it was given up have waited.
+// It is tried less and less often, and is its session's matter alone. Steps that came before it was given up
+// have waited.
 static void a_repair_that_keeps_failing_is_an_error_of_its_session(void **state)
 {
     (void)state;
@@ -227,7 +228,8 @@ static void a_session_that_cannot_be_repaired_can_be_deleted(void **state)
     sim_cluster_free(cluster);
 }
 
-// To the worker it is still of the coordinator's life before, whose layout it had: nothing but a claim ends it.
+// To the worker it is still of the coordinator's life before, whose layout it had: nothing but a claim ends
+// it.
 static void a_session_whose_layout_was_never_taken_can_be_deleted(void **state)
 {
     (void)state;

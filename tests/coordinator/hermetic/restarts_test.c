@@ -142,9 +142,9 @@ static uint64_t trace_of(uint64_t seed)
     return trace;
 }
 
-// Rows that steps have appended, of which one holder's machine loses power before its files were synced, and then the
-// coordinator is killed: in no store, and the holder that has fewer must not decide. `back`: which of the two is there
-// first; but for DARK_BEFORE the other comes later than a coordinator waits for holders.
+// Rows that steps have appended, of which one holder's machine loses power before its files were synced, and
+// then the coordinator is killed: in no store, and the holder that has fewer must not decide. `back`: which
+// of the two is there first; but for DARK_BEFORE the other comes later than a coordinator waits for holders.
 static void power_and_the_coordinator_are_lost_at_once(void **state)
 {
     (void)state;
@@ -198,9 +198,9 @@ static void power_and_the_coordinator_are_lost_at_once(void **state)
     }
 }
 
-// Two appends at position 4: the first is refused, and a holder's disk does not take that its rows are taken back; of the
-// second only the other holder has its part when the coordinator is killed. Then the first holder's machine loses its
-// power.
+// Two appends at position 4: the first is refused, and a holder's disk does not take that its rows are taken
+// back; of the second only the other holder has its part when the coordinator is killed. Then the first
+// holder's machine loses its power.
 static struct sim_cluster *taken_back(uint32_t first, uint32_t second, uint32_t copy, uint64_t *session,
                                       struct sim_worker **dark, struct sim_worker **other)
 {
@@ -256,8 +256,8 @@ static void has_the_second(struct sim_cluster *cluster, uint64_t session, struct
     sim_cluster_free(cluster);
 }
 
-// The holder in doubt has at least as many rows as count: but they are the first append's (seed 23052369501264 of
-// chaos_test).
+// The holder in doubt has at least as many rows as count: but they are the first append's (seed
+// 23052369501264 of chaos_test).
 static void rows_that_were_taken_back_pass_for_no_others(void **state)
 {
     (void)state;
@@ -340,9 +340,9 @@ static void power_is_lost_at_all_holders(void **state)
     }
 }
 
-// Rows that steps have appended are durable with a commit beside them; the only holder's machine loses power before its files
-// were synced. The coordinator is killed at any time of the visit of its next process: the next life finds out as well what is
-// lost (seed 930053651 of chaos_test).
+// Rows that steps have appended are durable with a commit beside them; the only holder's machine loses power
+// before its files were synced. The coordinator is killed at any time of the visit of its next process: the
+// next life finds out as well what is lost (seed 930053651 of chaos_test).
 static void power_is_lost_and_the_coordinator_ends_in_the_visit(void **state)
 {
     (void)state;
@@ -380,8 +380,8 @@ static void power_is_lost_and_the_coordinator_ends_in_the_visit(void **state)
     }
 }
 
-// What waits for a holder after a restart has its turn in the order in which it came, however often it was looked at
-// meanwhile.
+// What waits for a holder after a restart has its turn in the order in which it came, however often it was
+// looked at meanwhile.
 static void calls_that_wait_for_a_holder_keep_their_order(void **state)
 {
     (void)state;
@@ -405,8 +405,8 @@ static void calls_that_wait_for_a_holder_keep_their_order(void **state)
     }
 }
 
-// A truncate that its client has given up while it waited does not happen after all: the client has gone on to other
-// things (seed 5000018785 of chaos_test).
+// A truncate that its client has given up while it waited does not happen after all: the client has gone on
+// to other things (seed 5000018785 of chaos_test).
 static void a_truncate_that_was_given_up_does_not_come_later(void **state)
 {
     (void)state;
@@ -453,8 +453,8 @@ static void a_length_is_never_short(void **state)
     }
 }
 
-// A client sends its appends one behind the other and waits for none. After a restart the holders come late: each append waits, and
-// none takes its turn before the one before it.
+// A client sends its appends one behind the other and waits for none. After a restart the holders come late:
+// each append waits, and none takes its turn before the one before it.
 static void appends_that_wait_for_workers_keep_their_order(void **state)
 {
     enum { APPENDS = 6 };
@@ -487,8 +487,9 @@ static void appends_that_wait_for_workers_keep_their_order(void **state)
     }
 }
 
-// A session has no chunk yet, so no worker of it is missing. The coordinator has just started: no worker is back, or the only
-// one that is back is full. An append and an attach wait for the others; they fail when these do not come in time.
+// A session has no chunk yet, so no worker of it is missing. The coordinator has just started: no worker is
+// back, or the only one that is back is full. An append and an attach wait for the others; they fail when
+// these do not come in time.
 static void what_finds_no_place_waits_for_workers_after_a_restart(void **state)
 {
     (void)state;
@@ -532,7 +533,8 @@ static void a_seed_gives_the_same_run(void **state)
     assert_true(trace_of(2) != first);
 }
 
-// The last answer of the store lets in who waited for the session, and the loop has ended by then: that ends, too.
+// The last answer of the store lets in who waited for the session, and the loop has ended by then: that ends,
+// too.
 static void a_stop_ends_what_its_last_answers_begin(void **state)
 {
     (void)state;

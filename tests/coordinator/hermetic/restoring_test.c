@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many copies are restored in how much (simulated) time, and what choosing them costs: it is bounded by what a receiver
-// and its rate take, never by how many sessions wait (coordinator/session/move_queue.h).
+// How many copies are restored in how much (simulated) time, and what choosing them costs: it is bounded by
+// what a receiver and its rate take, never by how many sessions wait (coordinator/session/move_queue.h).
 #include "coordinator/place/moves.h"
 #include "coordinator/session/move_queue.h"
 #include "tests/coordinator/hermetic/hermetic.h"
@@ -59,8 +59,8 @@ static void none_was_overlooked(struct sim_cluster *cluster)
     assert_int_equal(cluster->coordinator->sessions.moves->n, 0);
 }
 
-// A move takes some round trips and a write; 16 are under way to a worker. A look at all sessions for each, or a second
-// for all whenever a receiver is busy, is a hundred times more.
+// A move takes some round trips and a write; 16 are under way to a worker. A look at all sessions for each,
+// or a second for all whenever a receiver is busy, is a hundred times more.
 static void many_small_sessions_are_whole_soon(void **state)
 {
     (void)state;

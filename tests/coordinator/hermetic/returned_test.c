@@ -98,7 +98,8 @@ static struct sim_worker *not_of(struct sim_cluster *cluster, const struct sim_w
     return cluster->workers[worker == cluster->workers[0]];
 }
 
-// Its memory has what was sealed: that does not travel. What was not sealed does, from the other one, which has more by now.
+// Its memory has what was sealed: that does not travel. What was not sealed does, from the other one, which
+// has more by now.
 static void a_copy_that_comes_back_counts(void **state)
 {
     (void)state;
@@ -160,8 +161,8 @@ static void what_comes_back_is_wrong(void **state)
     sim_cluster_free(cluster);
 }
 
-// It is away with a row of an append that failed, in the place of which another one has come since: 7 and 3. False: it was
-// not given the row.
+// It is away with a row of an append that failed, in the place of which another one has come since: 7 and 3.
+// False: it was not given the row.
 static bool away_with_another_row(struct sim_cluster *cluster, struct sim_worker *victim, uint64_t session,
                                   uint64_t at)
 {
@@ -383,8 +384,8 @@ static void nobody_takes_them_up(void **state)
     sim_cluster_free(cluster);
 }
 
-// A worker that does not take the layout, or a move, has what it had: rows that are no sealed chunk's among them. None of
-// them counts.
+// A worker that does not take the layout, or a move, has what it had: rows that are no sealed chunk's among
+// them. None of them counts.
 static void what_it_is_told_is_refused(void **state)
 {
     (void)state;

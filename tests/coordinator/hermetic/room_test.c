@@ -31,7 +31,8 @@ static bool holds_of(struct sim_cluster *cluster, uint64_t session, uint32_t ind
     return false;
 }
 
-// The next chunk is placed, and its holder, or one of two, is full: its rows go elsewhere, once, in as many copies.
+// The next chunk is placed, and its holder, or one of two, is full: its rows go elsewhere, once, in as many
+// copies.
 static void an_append_goes_where_there_is_room(void **state)
 {
     (void)state;
@@ -238,8 +239,8 @@ static uint64_t dense_session(struct sim_cluster *cluster)
     return created->session;
 }
 
-// A worker with a store has no memory for the rows of a cut append before a chunk is sealed: its first slab waits for that, and so
-// do the others, which look at these rows.
+// A worker with a store has no memory for the rows of a cut append before a chunk is sealed: its first slab
+// waits for that, and so do the others, which look at these rows.
 static void a_cut_append_waits_for_memory_as_a_whole(void **state)
 {
     (void)state;
@@ -270,8 +271,8 @@ static void a_cut_append_waits_for_memory_as_a_whole(void **state)
     }
 }
 
-// The slab that brings the rows comes last to its worker, which has no memory for them: why they are not there decides, and not
-// that the other slabs have not found them.
+// The slab that brings the rows comes last to its worker, which has no memory for them: why they are not
+// there decides, and not that the other slabs have not found them.
 static void a_cut_append_says_why_its_rows_are_not_there(void **state)
 {
     (void)state;

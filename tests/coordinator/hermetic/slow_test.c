@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that compute far slower than planned: who serves, where chunks go, and the way back. All of it over workers
-// that have measured little, and over some that have measured eight times as much.
+// Workers that compute far slower than planned: who serves, where chunks go, and the way back. All of it over
+// workers that have measured little, and over some that have measured eight times as much.
 #include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
@@ -184,7 +184,8 @@ static void it_is_only_flagged(void **state)
     sim_cluster_free(cluster);
 }
 
-// A process that is stopped for most of the time, and never for so long that it is lost; it has hardly any work.
+// A process that is stopped for most of the time, and never for so long that it is lost; it has hardly any
+// work.
 static void one_that_stalls(void **state)
 {
     (void)state;
@@ -205,9 +206,9 @@ static void one_that_stalls(void **state)
     sim_cluster_free(cluster);
 }
 
-// A process that is stopped for four fifths of the time, 80 ms at a time, as by a quota of processor time. Each step comes
-// while it is stopped and is computed at once when it goes on: no computing is ever seen to take long, whatever speed was
-// measured, and no heartbeat is late by much.
+// A process that is stopped for four fifths of the time, 80 ms at a time, as by a quota of processor time.
+// Each step comes while it is stopped and is computed at once when it goes on: no computing is ever seen to
+// take long, whatever speed was measured, and no heartbeat is late by much.
 static void one_that_is_stopped_briefly(void **state)
 {
     (void)state;

@@ -48,8 +48,8 @@ static void a_truncate_that_comes_late_takes_nothing_away(void **state)
     sim_cluster_free(cluster);
 }
 
-// The same truncate over two links: the first to arrive is done, and answered; the other comes after newer rows. One
-// with nothing to forget is no exception, nor is a restart in between.
+// The same truncate over two links: the first to arrive is done, and answered; the other comes after newer
+// rows. One with nothing to forget is no exception, nor is a restart in between.
 static void a_truncate_that_comes_twice_is_done_once(void **state)
 {
     (void)state;

@@ -173,7 +173,8 @@ static void a_worker_in_doubt_of_a_session_is_told_it_again(void **state)
     sim_cluster_free(cluster);
 }
 
-// What it lost is in the store before it is ACTIVE. The worker goes away while the store writes: it tries again.
+// What it lost is in the store before it is ACTIVE. The worker goes away while the store writes: it tries
+// again.
 static void a_visit_waits_for_the_store(void **state)
 {
     (void)state;
@@ -206,8 +207,8 @@ static void a_visit_waits_for_the_store(void **state)
 }
 
 // The disk is full: what is there can be read and appended to, workers come back, and what needs the store is
-// refused for that reason. What a worker lost meanwhile is known, and stays so over a restart, whether the news have
-// come into the store by then or not.
+// refused for that reason. What a worker lost meanwhile is known, and stays so over a restart, whether the
+// news have come into the store by then or not.
 static void a_full_disk_takes_no_worker_away(void **state)
 {
     (void)state;
@@ -402,8 +403,8 @@ static void a_process_that_has_not_registered_is_not_let_in(void **state)
     sim_cluster_free(cluster);
 }
 
-// Its host has forgotten its link to the coordinator, which has it still: for a while it has two. It is the same worker, and
-// keeps what it holds.
+// Its host has forgotten its link to the coordinator, which has it still: for a while it has two. It is the
+// same worker, and keeps what it holds.
 static void a_worker_that_connects_twice_is_one(void **state)
 {
     (void)state;

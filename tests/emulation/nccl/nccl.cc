@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The API of tests/emulation/shim/nccl.h. Each communicator has a thread that joins it to the others and, where it
-// is non-blocking, puts groups on streams. Handles are never freed, so that their use after the end is seen.
+// The API of tests/emulation/shim/nccl.h. Each communicator has a thread that joins it to the others and,
+// where it is non-blocking, puts groups on streams. Handles are never freed, so that their use after the end
+// is seen.
 #include <nccl.h>
 
 #include <algorithm>

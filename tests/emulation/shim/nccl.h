@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // As much of NCCL 2.28 as Banyan's modules use, for a machine without a GPU: libbanyan-emulated-nccl.so
-// (tests/emulation/nccl/) runs it over shared memory between processes of one host, on streams of the emulated CUDA
-// runtime. Names, values and meanings are NCCL's.
+// (tests/emulation/nccl/) runs it over shared memory between processes of one host, on streams of the
+// emulated CUDA runtime. Names, values and meanings are NCCL's.
 //
 // As in NCCL, and easily missed:
 // - Each group, and each call outside of a group, on a non-blocking communicator answers ncclInProgress and
