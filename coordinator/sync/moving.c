@@ -90,6 +90,14 @@ bool coordinator_moves_go_to(const struct coordinator_session *s, const struct c
     return m != NULL;
 }
 
+bool coordinator_moves_store(const struct coordinator_session *s, const struct coordinator_worker *to)
+{
+    const struct coordinator_move *m = s->moves;
+    while (m && !(m->storing && m->to == to))
+        m = m->next;
+    return m != NULL;
+}
+
 void coordinator_moves_dropped(struct coordinator_session *s, const struct coordinator_worker *at)
 {
     for (struct coordinator_move *m = s->moves; m; m = m->next)

@@ -66,7 +66,11 @@ static void store_process(struct coordinator_sessions *sessions, struct coordina
 
 void coordinator_news_store_process(struct coordinator_sessions *sessions, struct coordinator_worker *w)
 {
-    if (w->instance != w->stored_instance)
+    if (w->instance == w->stored_instance)
+        return;
+    if (w->given) // what the process before was given may be missing here: that goes into the same batch
+        w->store_again_ns = common_clock_after(STORE_AGAIN_NS);
+    else
         store_process(sessions, w);
 }
 
@@ -77,6 +81,6 @@ void coordinator_news_tick(struct coordinator_sessions *sessions, uint64_t now_n
         if (!w || !w->store_again_ns || w->store_again_ns > now_ns || w->state != COORDINATOR_WORKER_ACTIVE)
             continue;
         w->store_again_ns = 0;
-        store_process(sessions, w);
+        coordinator_news_store_process(sessions, w);
     }
 }

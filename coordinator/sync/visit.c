@@ -12,6 +12,7 @@
 #include "coordinator/session/table.h"
 #include "coordinator/store/store.h"
 #include "coordinator/sync/dropping.h"
+#include "coordinator/sync/moving.h"
 #include "coordinator/sync/news.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/returned.h"
@@ -206,8 +207,8 @@ static void tell_drop(struct coordinator_visit *v)
     m.life = coordinator_store_life(v->sessions->store);
     m.claim = true;
     const struct coordinator_session *s = coordinator_session_any(v->sessions, m.session);
-    if (s && is_part_of(s, v->w))
-        return; // it has become a member since, or a later page named what it keeps
+    if (s && (is_part_of(s, v->w) || coordinator_moves_store(s, v->w)))
+        return; // it has become a member since, or is about to, or a later page named what it keeps
     v->in_flight++;
     coordinator_worker_call(v->w, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base, call_told, v);
 }
