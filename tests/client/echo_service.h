@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other side of service_test.c: a coordinator on a loop of its own, in this process, that says q back as o, or does as it
-// is told; and calls to it.
+// The other side of service_test.c: a coordinator on a loop of its own, in this process, that sends q back as
+// o, or does as the test says; and calls to it.
 #ifndef TESTS_CLIENT_ECHO_SERVICE_H
 #define TESTS_CLIENT_ECHO_SERVICE_H
 

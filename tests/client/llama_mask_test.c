@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/llama/mask.c: whatever it accepts, the mask says exactly that; and what llama.cpp makes for one sequence is accepted.
+// client/llama/mask.c: whatever it accepts, the mask says exactly that; and what llama.cpp makes for one
+// sequence is accepted.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

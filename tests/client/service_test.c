@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library against a service in this process that says q back as o (echo_service.h): what calls, splitting, queues,
-// retries and disconnects do, whatever a coordinator does. Every test runs over every transport.
+// The library against a service in this process that says q back as o (echo_service.h): what calls,
+// splitting, queues, retries and disconnects do, whatever a coordinator does. Every test runs over every
+// transport.
 #include "tests/client/echo_service.h"
 
 #include <inttypes.h>
@@ -471,7 +472,7 @@ static void test_lost_connection_is_retried(void **state)
 
 #define MEASURE_N 2000
 
-// Not a timed test: it says what a call costs, for whoever reads the log.
+// Not a timed test: it prints what a call costs, for readers of the log.
 static void test_blocking_calls_from_threads(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which stretches a session's handle knows the sums of, against a model of single rows.
+// Which stretches a session's handle has the sums of, against a model of single rows.
 #include "client/lib/core/sums.h"
 
 #include <setjmp.h>

@@ -134,7 +134,8 @@ static void test_options(void **state)
     assert_int_equal(common_daemon_refuse("daemon", COMMON_NOT_FOUND, &err), COMMON_DAEMON_START);
 }
 
-// Of a service: the token that systemd hands over counts where no option names another, and an empty line is none.
+// Of a service: the token that systemd hands over counts where no option names another, and an empty line is
+// none.
 static void test_token_credential(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deficit round robin: order within a tenant, nobody starves, shares follow cost and weight, a tenant that was away goes
-// first but not twice, and the work of a choice is bounded.
+// Deficit round robin: order within a tenant, no tenant starves, shares follow cost and weight, a tenant that
+// was away goes first but not twice, and the work of a choice is bounded.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -145,7 +145,7 @@ static void test_shares_follow_cost_and_weight(void **state)
     assert_in_range(spent[3], 12000 - 160, 12000 + 160);
 }
 
-// However dear it is, an item is sent at last, and at once where nobody else waits.
+// However dear it is, an item is sent at last, and at once where no other one waits.
 static void test_nobody_starves(void **state)
 {
     (void)state;
@@ -181,8 +181,8 @@ static void test_removed_items_cost_nothing(void **state)
     assert_int_equal(pop().tenant, 1);
 }
 
-// Any order of pushes and sends: nothing is lost, each tenant's order holds, and one that waits sees at most `weight`
-// items of each other one go between two of its turns, its debts aside (all cost 1 here).
+// Any order of pushes and sends: nothing is lost, each tenant's order holds, and one that waits sees at most
+// `weight` items of each other one go between two of its turns, its debts aside (all cost 1 here).
 static void test_drawn(void **state)
 {
     (void)state;

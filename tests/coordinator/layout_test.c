@@ -80,7 +80,7 @@ static void same_as_an_array(void **state)
     }
 }
 
-// What coverage is for: each of these must be told from the right layout.
+// What coverage is for: each of these must differ from the right layout.
 static void what_is_wrong_shows(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rate lets through what it says, in whole numbers and to the nanosecond; quotas take all or nothing, and say why not.
+// A rate lets through what it says, in whole numbers and to the nanosecond; quotas take all or nothing, and
+// say why not.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>

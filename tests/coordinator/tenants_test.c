@@ -48,7 +48,8 @@ static unsigned documented(const char *text, const char *verb)
     return bits;
 }
 
-// Each method of clients with each access: a new method that is in no row of the table, or of the guide, fails here.
+// Each method of clients with each access: a new method that is in no row of the table, or of the guide,
+// fails here.
 static void every_method_and_access(void **state)
 {
     (void)state;

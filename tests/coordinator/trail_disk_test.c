@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A coordinator whose audit log is on a disk that hangs, on the test's own loop: the loop goes on, answers wait for
-// their records as docs/operating/audit.md says, within their deadlines, and a stop ends.
+// A coordinator whose audit log is on a disk that hangs, on the test's own loop: the loop goes on, answers
+// wait for their records as docs/operating/audit.md says, within their deadlines, and a stop ends.
 #include <event2/event.h>
 #include <setjmp.h>
 #include <stdarg.h>

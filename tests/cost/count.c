@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what a process asks of the C library (count.h). Preloaded: the daemons are those that users have, and nothing is counted
-// in them where nobody looks. Each function here does what the library's does, and adds to a number in a file that others map.
+// Counts what a process asks of the C library (count.h). Preloaded: the daemons are those that users have,
+// and nothing is counted in them otherwise. Each function here does what the library's does, and adds to a
+// number in a file that others map.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -45,7 +46,8 @@ static void *original(const char *name)
 }
 
 // ---- bytes --------------------------------------------------------------------------------------
-// Before the constructor has found the library's own functions, and in those that look for them, bytes go one by one.
+// Before the constructor has found the library's own functions, and in those that look for them, bytes go one
+// by one.
 
 static void *(*copies)(void *, const void *, size_t);
 static void *(*moves)(void *, const void *, size_t);

@@ -355,7 +355,8 @@ void cases_bits_do_not_depend_on_the_batch(void **state)
     }
 }
 
-// Wide tiles leave out the products with parts of q that are zeros: the same bits as beside a row that has them.
+// Wide tiles leave out the products with parts of q that are zeros: the same bits as beside a row that has
+// them.
 void cases_bits_of_short_queries(void **state)
 {
     (void)state;

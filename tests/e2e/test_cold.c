@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions that take several times a worker's memory (--store-limit), on real processes: stepped in turns, appended to,
-// over the death of the worker and of all; every answer is compared with float64. A file that is damaged while its rows
-// are in it alone is never served.
+// Sessions that take several times a worker's memory (--store-limit), on real processes: stepped in turns,
+// appended to, over the death of the worker and of all; every answer is compared with float64. A file that is
+// damaged while its rows are in it alone is never served.
 #include "tests/e2e/support.h"
 
 #include <dirent.h>

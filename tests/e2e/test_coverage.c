@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Somebody with the cluster's secret alters a worker's layout behind the coordinator's back: removes a chunk,
+// A caller with the cluster's secret alters a worker's layout behind the coordinator's back: removes a chunk,
 // gives one to two workers, ages an epoch. Steps then fail with words; none answers with other numbers.
 #include "tests/e2e/support.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers with --store, on real processes: they are killed and started again, one by one and all together with the
-// coordinator. What was attached and what steps have appended is there, answers are the reference's and have the bits
-// that they had before. A file that is damaged is never served. What a full disk does not take is refused.
+// Workers with --store, on real processes: they are killed and started again, one by one and all together
+// with the coordinator. What was attached and what steps have appended is there, answers are the reference's
+// and have the bits that they had before. A file that is damaged is never served. What a full disk does not
+// take is refused.
 #include "tests/e2e/support.h"
 
 #include <dirent.h>

@@ -15,7 +15,7 @@
 #include "tests/harness/process.h"
 
 #define LONG_NS                                                                                              \
-    (UINT64_C(300) * COMMON_NS_PER_S) // nobody waits that long: a step that fails at once fails before
+    (UINT64_C(300) * COMMON_NS_PER_S) // no test waits that long: a step that fails at once fails before
 
 static const banyan_spec spread = {.layers = 1,
                                    .q_heads = 4,

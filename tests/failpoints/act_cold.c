@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session that takes more than the workers' memory: its rows leave it for their files, and come back when a step
-// reads them.
+// A session that takes more than the workers' memory: its rows leave it for their files, and come back when a
+// step reads them.
 #include <string.h>
 
 #include "common/base/clock.h"

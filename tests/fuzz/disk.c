@@ -4,9 +4,9 @@
 //
 //   | what u8 | name, ended by 0 | bytes u16 | bytes |        what, bit 0: the sums of its records are put right
 //
-// A process starts on them, works for some seconds, ends, and another one starts: it can, and has nothing that the first had not. (It
-// may have less: files that contradict each other, whose sums are right all the same, no process writes. The first names
-// what it has given up, and what is left may lack rows, too.)
+// A process starts on them, works for some seconds, ends, and another one starts: it can, and has nothing
+// that the first had not. (It may have less: files that contradict each other, whose sums are right all the
+// same, no process writes. The first names what it has given up, and what is left may lack rows, too.)
 #include <string.h>
 
 #include "common/base/clock.h"

@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fuzz_input in = {data, size};
     struct proto_identity out;
-    if (fuzz_u8(&in) & 1) {                          // a MAC that nobody has made is right in no input
+    if (fuzz_u8(&in) & 1) {                          // a MAC that was not made is right in no input
         char *exact = malloc(in.left ? in.left : 1); // no byte behind it is read
         FUZZ_CHECK(exact);
         if (in.left > 0)

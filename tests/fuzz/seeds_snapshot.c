@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A snapshot of the shape that snapshot.c knows: its manifest and its files, plain and compressed.
+// A snapshot of the shape that snapshot.c expects: its manifest and its files, plain and compressed.
 #include <string.h>
 #include <zstd.h>
 

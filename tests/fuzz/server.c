@@ -45,7 +45,7 @@ static bool is_for_daemons(uint32_t method)
     return method >= BANYAN__PB__METHOD__METHOD_PLAN_INSTALL;
 }
 
-// Nobody comes to a handler without the token, and no client to one that is for daemons.
+// No caller reaches a handler without the token, and no client one that is for daemons.
 static void check_rights(const struct proto_message *message)
 {
 #ifdef FUZZ_NNG

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts from outside: endpoints and lists of them, traceparents and the bytes of messages, queries of URLs, Host and Accept
-// headers, numbers, sizes and durations. Input: u8 which, then the text.
+// Texts from outside: endpoints and lists of them, traceparents and the bytes of messages, queries of URLs,
+// Host and Accept headers, numbers, sizes and durations. Input: u8 which, then the text.
 #include <ctype.h>
 #include <string.h>
 

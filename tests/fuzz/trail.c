@@ -16,8 +16,8 @@ struct log { // a file, and what is known of it
     size_t len;
     struct common_trail_place place; // of the last record that was chained
     size_t torn_at;                  // where the part of a record begins that TORN has left
-    bool pure;                       // nothing but records, and parts of records that are told of
-    bool tells;                      // the last part of a record is yet to be told of
+    bool pure;                       // nothing but records, and parts of records that are declared
+    bool tells;                      // the last part of a record must still be declared
     uint64_t records;
 };
 

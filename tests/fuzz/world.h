@@ -8,9 +8,10 @@
 
 #include "common/loop/loop.h"
 
-void fuzz_world_begin(void);              // of an input: random bytes begin anew
+void fuzz_world_begin(void);              // of an input: random bytes start again
 void fuzz_turn(struct common_loop *loop); // runs all that is ready, and what that makes ready
-// A connection to what listened last. Returns the other end, non-blocking, the caller's to close; -1: nobody listens.
+// A connection to what listened last. Returns the other end, non-blocking, the caller's to close; -1: there
+// is no listener.
 int fuzz_connect(void);
 
 #endif

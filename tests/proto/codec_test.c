@@ -258,7 +258,7 @@ static void test_headers_agree_with_the_generated_code(void **state)
         proto_message_release(&pool, message);
         common_blob_unref(again);
         common_blob_unref(blob);
-        if (outgoing.remaining_ns) { // a frame that waited tells another time
+        if (outgoing.remaining_ns) { // a frame that waited has another time
             proto_gather_set_remaining(&gather, 12345);
             blob = blob_of(&gather);
             assert_int_equal(open_blob(blob, &message, NULL), COMMON_OK);
@@ -283,7 +283,7 @@ static void test_wrong_tensors(void **state)
     };
     static const struct wrong wrongs[] = {
         {BANYAN__PB__DTYPE__DTYPE_U8, 1, {64}, 0, 64, 63, true},               // beyond the payload
-        {BANYAN__PB__DTYPE__DTYPE_U8, 1, {64}, 0, 64, 65, true},               // payload nobody owns
+        {BANYAN__PB__DTYPE__DTYPE_U8, 1, {64}, 0, 64, 65, true},               // payload without an owner
         {BANYAN__PB__DTYPE__DTYPE_U8, 1, {64}, 0, 63, 64, true},               // shape and bytes differ
         {BANYAN__PB__DTYPE__DTYPE_U8, 1, {64}, 64, 64, 128, true},             // a gap before it
         {BANYAN__PB__DTYPE__DTYPE_U8, 1, {1}, 1, 1, 2, true},                  // not aligned

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nng's wire as bytes: what comes out is the same wherever the bytes are cut, and nothing is allocated but what
-// was asked for.
+// nng's wire as bytes: what comes out is the same wherever the bytes are cut, and nothing is allocated but
+// what was asked for.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

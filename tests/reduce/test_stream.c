@@ -197,7 +197,7 @@ static void test_an_answer_with_bytes_behind_it(void **state)
     ranks_stop(ranks);
 }
 
-// Of two that fail the first in the order of ranks is told, whichever was first in time.
+// Of two that fail the first in the order of ranks is reported, whichever was first in time.
 static void test_the_first_failure_is_told(void **state)
 {
     (void)state;

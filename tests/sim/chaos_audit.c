@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Audits in the midst of faults: in half of the seeds the coordinator has steps computed again by workers (--audit), and
-// none of its answers may be called wrong, whatever becomes of rows, holders and sessions in between.
+// Audits during faults: in half of the seeds the coordinator has steps computed again by workers (--audit),
+// and none of its answers may be called wrong, whatever becomes of rows, holders and sessions in between.
 #include "tests/sim/chaos.h"
 
 #include <stdio.h>
@@ -17,7 +17,8 @@ void chaos_choose_audit(struct coordinator_options *options)
     options->keep_bytes = chaos.seed % 5 ? options->keep_bytes : 4096; // a few steps
 }
 
-// A step that is kept may be asked for at any time: one of them is audited now, whatever its session has been through.
+// A step that is kept may be asked for at any time: one of them is audited now, whatever its session has been
+// through.
 static void audit_again(struct coordinator_steps *steps)
 {
     uint64_t draw = common_mix64(sim_clock());

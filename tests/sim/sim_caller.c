@@ -30,7 +30,7 @@ static _Alignas(64) char stack[STACK_BYTES];
 
 // ---- from one stack to the other ------------------------------------------------------------------------
 
-// The address sanitizer is told of each change of stacks.
+// The address sanitizer must see each change of stacks.
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 static const void *world_stack;
@@ -132,14 +132,14 @@ void client_wait_signal(struct client_wait *wait)
 
 void client_wait_for(struct client_wait *wait)
 {
-    assert(sim_is_caller); // nobody else may block
+    assert(sim_is_caller); // no other thread may block
     the_caller->waits = wait;
     while (!atomic_load(&wait->done))
         to_world(the_caller);
     the_caller->waits = NULL;
 }
 
-// Why nobody answers over nng, which is not here.
+// Why nothing answers over nng, which is not here.
 void proto_nng_probe(const struct proto_endpoint *endpoint, uint64_t time_ns, char out[COMMON_ERROR_BYTES])
 {
     (void)endpoint, (void)time_ns;

@@ -54,7 +54,7 @@ static void become_ready(struct sim_dial *s)
     s->backoff_ns = BACKOFF_MIN_NS;
     common_timer_stop(s->timer);
     proto_channel_ref(channel);
-    proto_channel_drain(channel); // those who waited come before those who are told
+    proto_channel_drain(channel); // those who waited come before those who get an answer
     if (!channel->closing && channel->state_fn && s->state == SIM_READY)
         channel->state_fn(channel->state_arg, true);
     proto_channel_unref(channel);
@@ -237,7 +237,7 @@ const struct proto_channel_ops proto_stream_channel_ops = {
     .lose = dial_lose,
 };
 
-// Another object, so that rpc_channel.c tells them apart: credentials travel with each call.
+// Another object, so that rpc_channel.c can distinguish them: credentials travel with each call.
 const struct proto_channel_ops proto_nng_channel_ops = {
     .open = dial_open,
     .close = dial_close,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dialling end's state: the acceptor reads who dials from it, where the real transport has a packed hello.
-// Private to the simulator.
+// The dialling end's state: the acceptor reads who dials from it, where the real transport has a packed
+// hello. Private to the simulator.
 #ifndef TESTS_SIM_SIM_DIAL_H
 #define TESTS_SIM_SIM_DIAL_H
 

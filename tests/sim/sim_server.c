@@ -235,7 +235,7 @@ static void refuse(struct proto_server *server, struct sim_link *io, const char 
     else
         snprintf(message->text, sizeof message->text, "refused: %s", why);
     proto_server_refused(server, peer, why);
-    io->owners[SIM_ACCEPTOR] = server; // somebody, until it is closed
+    io->owners[SIM_ACCEPTOR] = server; // an owner, until it is closed
     sim_link_send(io, SIM_ACCEPTOR, message);
     sim_link_close(io, SIM_ACCEPTOR);
 }

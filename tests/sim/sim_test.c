@@ -509,7 +509,7 @@ static void a_disk_keeps_what_was_durable_at_a_crash(void **state)
     store_worker(store, "B", &b);
     sim_run_until_idle();
     assert_int_equal(b.code, COMMON_RESOURCE_EXHAUSTED);
-    sim_disk_silence("d", true); // durable, and nobody is told
+    sim_disk_silence("d", true); // durable, and no answer
     store_worker(store, "C", &c);
     sim_run_until_idle();
     assert_int_equal(c.times, 0);

@@ -102,8 +102,9 @@ void sim_thread_yield(void)
     at_work = true;
 }
 
-// A sync takes its time: mostly less than a turn, now and then so long that heartbeats would be missed. One that is on a loop's
-// own stack stops that loop, and with it all others: chaos has no such syncs once a worker serves.
+// A sync takes its time: mostly less than a turn, now and then so long that heartbeats would be missed. One
+// that is on a loop's own stack stops that loop, and with it all others: chaos has no such syncs once a
+// worker serves.
 void sim_thread_sync(void)
 {
     uint64_t draw = at_work ? sim_random(16) : 0;

@@ -16,7 +16,7 @@ struct common_trail_writer {
     struct common_mail mail;
     bool posted, left;
     uint64_t put, told;
-    bool written[COMMON_TRAIL_RECORDS]; // of those above `told`
+    bool written[COMMON_TRAIL_RECORDS]; // of those above the last that was reported
 };
 
 enum common_code common_trail_writer_new(struct common_loop *loop, struct common_trail *file,

@@ -203,8 +203,8 @@ void sim_event_cancel(struct sim_event *event)
 
 // ---- running --------------------------------------------------------------------------------------------
 
-// Whether another order may put `event` first: nothing of its lane is before it, and a deferred function comes
-// after what its loop had when it was marked.
+// Whether another order may put `event` first: nothing of its lane is before it, and a deferred function
+// comes after what its loop had when it was marked.
 static bool may_be_first(const struct sim_event *event)
 {
     for (uint32_t i = 0; i < world.n_heap; i++) {
@@ -371,8 +371,8 @@ void sim_loop_thaw(struct common_loop *loop)
     }
 }
 
-// What is due and not from a link: of posts alone, or of all kinds; those that were armed before this one, or any. False: there is
-// nothing.
+// What is due and not from a link: of posts alone, or of all kinds; those that were armed before this one, or
+// any. False: there is nothing.
 static bool run_first(const struct common_loop *loop, bool posts_alone, uint64_t armed_before)
 {
     struct sim_event *first = NULL;

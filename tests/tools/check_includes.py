@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when a file includes what the include table forbids (docs/internals/architecture.md), or lacks its SPDX line.
+"""Fails when a file includes what the include table forbids (docs/internals/architecture.md), or lacks its
+SPDX line.
 
     tests/tools/check_includes.py [--root DIR]
 
-Looks at the files that git tracks or, where there is no git, at all files outside of build/. Each offence is one line,
-file:line: rule. Exit status: 0 clean, 1 offences, 2 wrong use.
+Looks at the files that git tracks or, where there is no git, at all files outside of build/. Each offence is
+one line, file:line: rule. Exit status: 0 clean, 1 offences, 2 wrong use.
 """
 import argparse
 import os
@@ -31,8 +32,8 @@ CORE = {"common", "proto", "reduce/plan.h", "coordinator/core.h", "coordinator/e
 
 
 def rooms(*names):
-    """The coordinator's rooms: each may include those before it, but the store alone stands on nothing of the coordinator,
-    and the cluster has no use for tenants."""
+    """The coordinator's rooms: each may include those before it, but the store alone stands on nothing of the
+    coordinator, and the cluster has no use for tenants."""
     allowed = {}
     for place, name in enumerate(names):
         allowed[f"coordinator/{name}"] = CORE | {f"coordinator/{below}" for below in names[:place]}
@@ -41,8 +42,8 @@ def rooms(*names):
     return allowed
 
 
-# Folder -> what it may include beside itself and the system: folders, or single files. A folder within a folder that
-# stands here has rules of its own.
+# Folder -> what it may include beside itself and the system: folders, or single files. A folder within a
+# folder that stands here has rules of its own.
 ALLOWED = {
     "common": set(),
     **storeys("common", set(), COMMON),
@@ -59,7 +60,7 @@ ALLOWED = {
     "coordinator": {"common", "proto", "reduce/plan.h"},
     # The coordinator's rooms, the lowest first: none uses one above it (coordinator/core.h).
     **rooms("store", "tenants", "cluster", "session", "sync", "check", "place", "rows", "sessions", "steps"),
-    # Beside the rooms: it is told of calls and events, and asks nobody.
+    # Beside the rooms: it records calls and events, and asks for nothing.
     "coordinator/trail": CORE | {"coordinator/store", "coordinator/tenants"},
     "worker": set(),
     **storeys("worker", {"common", "proto", "kernels", "reduce"}, WORKER),

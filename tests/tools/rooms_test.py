@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""No room calls one above it, by what the compiled objects need: check_includes.py looks at what files include, and a
-header may declare what a file of another room defines. An object may need a symbol of an object whose header it may
-include, and of nothing else of its folder. Nor do objects form a circle of more than CIRCLE, or fewer: then lower it.
+"""No room calls one above it, by what the compiled objects need: check_includes.py looks at what files
+include, and a header may declare what a file of another room defines. An object may need a symbol of an
+object whose header it may include, and of nothing else of its folder. Nor do objects form a circle of more
+than CIRCLE, or fewer: then lower it.
 
     tests/tools/rooms_test.py --build DIR --circle CIRCLE OBJECT...     all objects of one folder, or of a program
 """
@@ -24,7 +25,8 @@ OBJECT = re.compile(r"(?P<folder>.+)/CMakeFiles/[^/]+\.dir/(?P<name>.+)\.c\.o$")
 
 
 def name_of(path, build):
-    """worker/core/state, of build/worker/CMakeFiles/banyan_worker.dir/core/state.c.o; None: its source is generated."""
+    """worker/core/state, of build/worker/CMakeFiles/banyan_worker.dir/core/state.c.o; None: its source is
+    generated."""
     match = OBJECT.match(os.path.relpath(path, build))
     name = match and f"{match['folder']}/{match['name']}"
     return name if match and os.path.exists(os.path.join(ROOT, name + ".c")) else None

@@ -136,7 +136,7 @@ class Check(unittest.TestCase):
 
     def test_stale(self):
         with tempfile.TemporaryDirectory() as root:
-            for folder in ("proto", "docs/reference"):
+            for folder in ("proto/model", "docs/reference"):
                 os.makedirs(os.path.join(root, folder))
             with open(os.path.join(root, "proto/model/event.h"), "w", encoding="utf-8") as file:
                 file.write('#define PROTO_EVENT_KINDS(X) X(A, "a", 1, 1, "x")\n')

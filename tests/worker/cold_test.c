@@ -251,7 +251,8 @@ static void stop_after_looks(void *arg)
         common_loop_stop(until->loop);
 }
 
-// A file that cannot be opened for want of a descriptor is no damaged one: its rows, which are there alone, are not given up.
+// A file that cannot be opened for want of a descriptor is no damaged one: its rows, which are there alone,
+// are not given up.
 static void a_scrub_without_descriptors(void **state)
 {
     struct sim_files directory;
@@ -283,7 +284,7 @@ static void a_scrub_without_descriptors(void **state)
     sim_files_end(&directory);
 }
 
-// ---- rows that change, or come again ------------------------------------------------------------
+// ---- rows that change, or return ----------------------------------------------------------------
 
 static enum common_code put_again(struct process *p, uint32_t nth, uint8_t flip)
 {

@@ -65,7 +65,8 @@ static void it_is_chosen_by_name(void **state)
     worker_device_close(NULL);
 }
 
-// Without a module, and with one that sees no device: news where there is hardware, and where it was looked for.
+// Without a module, and with one that sees no device: news where there is hardware, and where it was looked
+// for.
 static void why_there_is_no_device(void **state)
 {
     (void)state;

@@ -257,7 +257,8 @@ void commit(struct process *p, uint32_t chunk, uint32_t layer)
     worker_disk_touch(p->disk, session_of(p));
 }
 
-// Rows that are there have their bytes. Returns how many from the start of the layer on are, in chunks that are named.
+// Rows that are there have their bytes. Returns how many from the start of the layer on are, in chunks that
+// are named.
 uint64_t check_layer(struct process *p, uint32_t layer, enum worker_row least)
 {
     uint8_t k[ROW], v[ROW], want_k[ROW], want_v[ROW];
@@ -281,7 +282,7 @@ uint64_t check_layer(struct process *p, uint32_t layer, enum worker_row least)
     return whole;
 }
 
-// A chunk that is named has all that its session knows to be acknowledged.
+// A chunk that is named has all that its session has recorded as acknowledged.
 void check_named(struct process *p)
 {
     const struct worker_session *session = session_of(p);

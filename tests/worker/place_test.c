@@ -123,7 +123,7 @@ static void a_quota_limits_the_default(void **state)
     worker_place_free(place);
     options.threads = 8;
     assert_int_equal(worker_place_new(&options, &place, NULL), COMMON_OK);
-    assert_int_equal(worker_place_threads(place), 8); // as it was told
+    assert_int_equal(worker_place_threads(place), 8); // as its option says
     worker_place_free(place);
 }
 

@@ -169,7 +169,7 @@ static void is_not_adopted(struct sim_files *directory)
     assert_int_equal(sim_files_count(directory, "quarantine/"), 0);
 }
 
-// A store of an older build, which has no copy: what is damaged is not taken for somebody's.
+// A store of an older build, which has no copy: what is damaged is not taken for another's.
 static void without_copy(void **state)
 {
     struct sim_files directory;

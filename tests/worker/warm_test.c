@@ -91,8 +91,8 @@ static const struct proto_method methods[] = {{BANYAN__PB__METHOD__METHOD_HEALTH
                                                1u << BANYAN__PB__ROLE__ROLE_COORDINATOR, handle},
                                               {0, 0, NULL}};
 
-// A worker with three full chunks: sealed, and their rows on the disk alone; or not sealed yet, so that waiting for memory
-// is worth while.
+// A worker with three full chunks: sealed, and their rows on the disk alone; or not sealed yet, so that
+// waiting for memory is worth while.
 static void begin_waits(struct setup *s, enum wait_for what, bool gives_up)
 {
     char endpoint[96];
@@ -184,7 +184,7 @@ static void whoever_has_given_up_is_not(void **state)
     }
 }
 
-// ---- a file that is written anew ------------------------------------------------------------------
+// ---- a file that is rewritten ---------------------------------------------------------------------
 
 static pthread_t loop_thread;
 static atomic_uint calls_of_the_loop; // of the file system
@@ -211,8 +211,8 @@ static void stop_when_warm(void *arg)
         common_loop_stop(s->p.loop);
 }
 
-// Rows go of a chunk of which all are on the disk alone: those that stay come into memory, and its log is written, both beside
-// the loop.
+// Rows go of a chunk of which all are on the disk alone: those that stay come into memory, and its log is
+// written, both beside the loop.
 static void rows_of_a_cold_chunk_go(void **state)
 {
     static struct setup s;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that are kept, and audits: which steps, what is found, what is not called wrong, and what becomes of both when rows
-// go.
+// Steps that are kept, and audits: which steps, what is found, what is not called wrong, and what becomes of
+// both when rows go.
 #include <stdlib.h>
 
 #include "coordinator/steps/audit.h"

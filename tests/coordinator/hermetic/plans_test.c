@@ -130,7 +130,7 @@ static void steps_go_on_when_a_worker_raises_the_term(void **state)
     }
 }
 
-// A root that has dropped the plan, whyever: it is made anew.
+// A root that has dropped the plan, for any reason: the plan is installed again.
 static void a_plan_that_its_root_does_not_know_is_made_anew(void **state)
 {
     (void)state;
