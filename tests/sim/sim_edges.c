@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MACHINES = 8, STATES = COORDINATOR_MACHINE_STATES };
+enum { MACHINES = 10, STATES = COORDINATOR_MACHINE_STATES };
 
 struct taken {
     const struct coordinator_machine *machine;
