@@ -425,6 +425,8 @@ static void stored(void *arg, enum common_code code, const char *text)
     COMMON_FAILPOINT("move_stored");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
+    m->storing = false;
+    m->to->given--;
     if (code != COMMON_OK) {
         move_fail(m, text);
         return;
@@ -475,8 +477,10 @@ static void closed(void *arg, enum common_code code, const char *text)
         struct coordinator_chunk chunk = chunk_with(m, &m->items[i], COORDINATOR_COPY_SYNC);
         coordinator_batch_copies(batch, s->id, &chunk);
     }
-    coordinator_batch_member(batch, s->id, m->to->name);
+    coordinator_batch_joins(batch, s->id, m->to);
     coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch + 1);
+    m->storing = true;
+    m->to->given++;
     coordinator_store_submit(m->sessions->store, batch, stored, m);
 }
 

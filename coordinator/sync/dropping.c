@@ -106,11 +106,23 @@ void coordinator_session_drop_at_workers(struct coordinator_session *s, struct c
     }
 }
 
+// Now, or once it is known whether the worker becomes a holder of the session's chunks.
+static void dropping_begin(struct dropping *d)
+{
+    const struct coordinator_session *s = coordinator_session_any(d->sessions, d->session);
+    if (!s || !coordinator_moves_store(s, d->w)) {
+        dropping_send(d);
+        return;
+    }
+    proto_list_push(&d->sessions->droppings, &d->link);
+    d->sessions->n_droppings++;
+}
+
 void coordinator_session_drop_at(struct coordinator_sessions *sessions, uint64_t session,
                                  struct coordinator_worker *w)
 {
     if (w->channel)
-        dropping_send(dropping_new(sessions, session, w));
+        dropping_begin(dropping_new(sessions, session, w));
 }
 
 static bool is_member(const struct dropping *d)
@@ -128,7 +140,7 @@ void coordinator_droppings_tick(struct coordinator_sessions *sessions)
         if (d->visit != d->w->visit || is_member(d))
             dropping_free(d);
         else
-            dropping_send(d);
+            dropping_begin(d);
     }
 }
 

@@ -94,6 +94,14 @@ void coordinator_moves_suspect(struct coordinator_session *s, const struct coord
             m->items[i].suspect = m->items[i].suspect || m->items[i].id == chunk->id;
 }
 
+bool coordinator_moves_store(const struct coordinator_session *s, const struct coordinator_worker *to)
+{
+    const struct coordinator_move *m = s->moves;
+    while (m && !(m->storing && m->to == to))
+        m = m->next;
+    return m != NULL;
+}
+
 void coordinator_moves_dropped(struct coordinator_session *s, const struct coordinator_worker *at)
 {
     for (struct coordinator_move *m = s->moves; m; m = m->next)
