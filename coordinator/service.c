@@ -392,7 +392,7 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
     }
     for (uint32_t i = 0; i < s->layout.n; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        uint32_t r = chunk->lost ? UINT32_MAX : coordinator_plan_rank(plan, chunk->holder);
+        uint32_t r = chunk->lost ? UINT32_MAX : coordinator_plan_rank(plan, coordinator_chunk_serves(chunk));
         if (r == UINT32_MAX)
             continue;
         nodes[r].chunks++;

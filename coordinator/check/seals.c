@@ -14,6 +14,7 @@
 #include "coordinator/session/table.h"
 #include "coordinator/store/store.h"
 #include "coordinator/sync/layout_send.h"
+#include "coordinator/sync/moving.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/returned.h"
 #include "proto/model/spec.h"
@@ -85,7 +86,8 @@ bool coordinator_chunk_full(const struct coordinator_session *s, const struct co
 // All are there, have said what they have, and know sums.
 static bool may_seal(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
 {
-    if (!chunk->known || coordinator_chunk_unfit(chunk) || chunk->leaving || chunk->moving || s->named ||
+    if (!chunk->known || coordinator_chunk_unfit(chunk) ||
+        coordinator_chunk_where(chunk, COORDINATOR_IN(LEAVING)) || chunk->moving || s->named ||
         s->repairing || s->awaited || !coordinator_session_chunk_whole(chunk))
         return false;
     for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
@@ -321,7 +323,8 @@ static void strike_in(struct coordinator_session *s, struct coordinator_chunk *c
     uint32_t copy = coordinator_chunk_copy_at(chunk, w);
     if (copy == COORDINATOR_COPIES_MAX || chunk->lost || (coordinator_chunk_unfit(chunk) & 1u << copy))
         return;
-    chunk->wrong |= (uint8_t)(1u << copy);
+    coordinator_copy_set_state(&chunk->copies[copy], COORDINATOR_COPY_WRONG);
+    coordinator_moves_suspect(s, chunk);
     if (coordinator_chunk_all_unfit(chunk))
         coordinator_chunk_lose(s, chunk);
     coordinator_session_recount(s);

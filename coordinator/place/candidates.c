@@ -49,9 +49,10 @@ struct coordinator_candidate *coordinator_candidates(const struct coordinator_se
     memset(tokens, 0, cluster->n_workers * sizeof(*tokens));
     memset(follows, 0, cluster->n_workers * sizeof(*follows));
     for (uint32_t i = 0; i < s->layout.n; i++) {
-        tokens[s->layout.chunks[i].holder->slot] += ct;
-        for (uint32_t k = 0; k < s->layout.chunks[i].n_followers; k++)
-            follows[s->layout.chunks[i].followers[k]->slot] += ct;
+        const struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        tokens[coordinator_chunk_serves(chunk)->slot] += ct;
+        for (uint32_t k = 1; k < coordinator_chunk_copies(chunk); k++)
+            follows[coordinator_chunk_holder(chunk, k)->slot] += ct;
     }
     struct coordinator_candidate *candidates = coordinator_alloc((*n + 1) * sizeof(*candidates));
     for (uint32_t i = 0; i < *n; i++) {

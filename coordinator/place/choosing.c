@@ -24,6 +24,11 @@ static uint32_t candidate_of(const struct coordinator_choice *c, const struct co
     return UINT32_MAX;
 }
 
+static bool is_leaving(const struct coordinator_chunk *chunk)
+{
+    return coordinator_chunk_where(chunk, COORDINATOR_IN(LEAVING)) != 0;
+}
+
 static struct coordinator_worker *draining_holder(const struct coordinator_chunk *chunk)
 {
     for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
@@ -129,15 +134,17 @@ static void tidy(struct coordinator_choice *c, struct coordinator_chunk *chunk)
 {
     const struct coordinator_session *s = c->s;
     uint32_t copies = coordinator_chunk_copies(chunk);
-    if (chunk->leaving) { // a chunk that may be struck off is, before anybody looks here
-        chunk->leaving = 0;
+    if (is_leaving(chunk)) { // a chunk that may be struck off is, before anybody looks here
+        coordinator_chunk_set(chunk, coordinator_chunk_where(chunk, COORDINATOR_IN(LEAVING)),
+                              COORDINATOR_COPY_SYNC);
         c->tidied = true;
         return;
     }
     if (copies <= s->spec->replicas || coordinator_chunk_unfit(chunk))
         return;
     const struct coordinator_worker *w = draining_holder(chunk);
-    chunk->leaving = (uint8_t)(1u << (w ? coordinator_chunk_copy_at(chunk, w) : copies - 1));
+    coordinator_copy_set_state(&chunk->copies[w ? coordinator_chunk_copy_at(chunk, w) : copies - 1],
+                               COORDINATOR_COPY_LEAVING);
     c->tidied = true;
 }
 
@@ -215,7 +222,7 @@ static bool is_big(const struct coordinator_session *s, uint32_t batch)
 static void choose_chunk(struct coordinator_choice *c, struct coordinator_chunk *chunk)
 {
     tidy(c, chunk);
-    struct coordinator_worker *drained = chunk->leaving ? NULL : draining_holder(chunk);
+    struct coordinator_worker *drained = is_leaving(chunk) ? NULL : draining_holder(chunk);
     if (drained)
         choose_item(c, chunk, drained);
     else if (coordinator_chunk_copies(chunk) < c->s->spec->replicas)

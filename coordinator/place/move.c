@@ -59,6 +59,12 @@ static void set_state(struct coordinator_move *m, enum move_state state)
 
 // ---- the end ------------------------------------------------------------------------------------
 
+static void is_not_moving(struct coordinator_chunk *chunk)
+{
+    chunk->moving = false;
+    coordinator_chunk_call_off(chunk);
+}
+
 static void leave_session(struct coordinator_move *m)
 {
     struct coordinator_session *s = m->s;
@@ -72,7 +78,7 @@ static void leave_session(struct coordinator_move *m)
     for (uint32_t i = 0; i < m->n; i++) {
         struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[i].index);
         if (chunk && chunk->id == m->items[i].id)
-            chunk->moving = false;
+            is_not_moving(chunk);
     }
 }
 
@@ -261,7 +267,7 @@ static bool check_items(struct coordinator_move *m)
         if (compared && coordinator_chunk_may_move(s, chunk, m->to, m->items[i].replaces))
             m->items[kept++] = m->items[i];
         else
-            chunk->moving = false;
+            is_not_moving(chunk);
     }
     m->n = kept;
     return kept > 0;
@@ -382,16 +388,18 @@ static void copying_told(void *arg, enum common_code code, const char *text)
 
 // ---- closing ------------------------------------------------------------------------------------
 
-// The chunk as the store shall have it.
+// The chunk as the store shall have it, with the new copy last in this state.
 static struct coordinator_chunk chunk_with(const struct coordinator_move *m,
-                                           const struct coordinator_move_item *item)
+                                           const struct coordinator_move_item *item,
+                                           enum coordinator_copy_state state)
 {
     struct coordinator_chunk chunk = *coordinator_layout_find(&m->s->layout, item->index);
     uint32_t copy = coordinator_chunk_copies(&chunk);
-    chunk.followers[chunk.n_followers++] = m->to;
+    coordinator_chunk_arrive(&chunk, state);
     coordinator_chunk_counts(m->sessions, &chunk, 1u << copy);
-    if (item->replaces)
-        chunk.leaving |= (uint8_t)(1u << coordinator_chunk_copy_at(&chunk, item->replaces));
+    for (uint32_t i = 0; i < copy; i++) // one that is not SYNC any more is struck off anyway
+        if (chunk.copies[i].worker == item->replaces && chunk.copies[i].state == COORDINATOR_COPY_SYNC)
+            coordinator_copy_set_state(&chunk.copies[i], COORDINATOR_COPY_LEAVING);
     return chunk;
 }
 
@@ -425,17 +433,20 @@ static void stored(void *arg, enum common_code code, const char *text)
     set_state(m, MOVE_TELLING);
     bool gone = may_have_dropped(m);
     for (uint32_t i = 0; i < m->n; i++) {
-        struct coordinator_chunk chunk = chunk_with(m, &m->items[i]);
-        uint32_t copy = 1u << (coordinator_chunk_copies(&chunk) - 1);
-        chunk.gone |= (uint8_t)(gone ? copy : 0);
+        const struct coordinator_move_item *item = &m->items[i];
+        const struct coordinator_chunk *there = coordinator_layout_find(&s->layout, item->index);
         // What another one has was found to be wrong meanwhile, and nobody has compared what came from there.
-        chunk.wrong |= (uint8_t)(chunk.wrong && m->items[i].seal != chunk.seal ? copy : 0);
+        bool wrong = item->suspect && item->seal != there->seal;
+        struct coordinator_chunk chunk = chunk_with(m, item,
+                                                    gone    ? COORDINATOR_COPY_GONE
+                                                    : wrong ? COORDINATOR_COPY_WRONG
+                                                            : COORDINATOR_COPY_SYNC);
         struct coordinator_chunk *put = coordinator_session_put_chunk(s, &chunk);
         if (!put)
             abort();                                        // there was one in its place
         if (put->lost && !coordinator_chunk_all_unfit(put)) // its source has lost it meanwhile
             coordinator_chunk_keep(s, put);
-        m->sessions->returned_chunks += m->items[i].returned;
+        m->sessions->returned_chunks += item->returned;
     }
     coordinator_session_add_member(s, m->to);
     coordinator_session_raise_epoch(s, "chunk copies added");
@@ -461,7 +472,8 @@ static void closed(void *arg, enum common_code code, const char *text)
     set_state(m, MOVE_STORING);
     struct coordinator_batch *batch = coordinator_batch_new();
     for (uint32_t i = 0; i < m->n; i++) {
-        struct coordinator_chunk chunk = chunk_with(m, &m->items[i]);
+        m->items[i].suspect = false;
+        struct coordinator_chunk chunk = chunk_with(m, &m->items[i], COORDINATOR_COPY_SYNC);
         coordinator_batch_copies(batch, s->id, &chunk);
     }
     coordinator_batch_joins(batch, s->id, m->to);
@@ -585,7 +597,7 @@ static void refuse_tickets_at(struct coordinator_move *m, struct coordinator_wor
         chunks[n] = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
         chunks[n].chunk = chunk->id;
         chunks[n].first = (uint64_t)chunk->index * s->layout.chunk_tokens;
-        chunks[n].compute = chunk->holder == w;
+        chunks[n].compute = coordinator_chunk_serves(chunk) == w;
         pointers[n] = &chunks[n];
     }
     if (!request.n_chunks)
@@ -603,8 +615,9 @@ static void all_refuse_tickets(void *arg, enum common_code code, const char *tex
     for (uint32_t i = 0; i < m->n; i++) {
         struct coordinator_chunk *chunk = coordinator_layout_find(&m->s->layout, m->items[i].index);
         m->put = m->put || m->items[i].put;
-        chunk->moving = !m->items[i].put;
-        if (!m->items[i].put)
+        if (m->items[i].put)
+            is_not_moving(chunk);
+        else
             m->items[kept++] = m->items[i];
     }
     m->n = kept;
@@ -679,6 +692,7 @@ void coordinator_move_begin(struct coordinator_session *s, struct coordinator_wo
         struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, items[i].index);
         m->items[i].id = chunk->id;
         chunk->moving = true;
+        coordinator_chunk_expect(chunk, to);
     }
     s->moves = m;
     to->visitors++;

@@ -162,10 +162,10 @@ static void relieve(struct balance *b, struct coordinator_session *s, struct sha
     uint32_t served = 0,
              part = (uint32_t)((double)s->layout.n * (double)coordinator_worker_speed(from->w) / b->speed);
     for (uint32_t i = 0; i < s->layout.n; i++)
-        served += s->layout.chunks[i].holder == from->w;
+        served += coordinator_chunk_serves(&s->layout.chunks[i]) == from->w;
     for (uint32_t i = 0; i < s->layout.n && served > part && b->n_wishes < WISHES_MAX; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        if (chunk->holder != from->w || chunk->moving || is_elsewhere(chunk))
+        if (coordinator_chunk_serves(chunk) != from->w || chunk->moving || is_elsewhere(chunk))
             continue;
         struct share *to = find_relief(b, s, chunk, from->w, before);
         if (!to)

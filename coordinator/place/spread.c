@@ -44,7 +44,8 @@ static bool is_worth_it(struct spread *spread)
     for (uint32_t i = 0; i < s->layout.n; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
         bool fixed = !chunk->ready || !chunk->known || chunk->lost || coordinator_chunk_unfit(chunk) ||
-                     chunk->leaving || !coordinator_session_chunk_whole(chunk);
+                     coordinator_chunk_where(chunk, COORDINATOR_IN(LEAVING)) ||
+                     !coordinator_session_chunk_whole(chunk);
         spread->chunks[i].n = fixed ? 1 : coordinator_chunk_copies(chunk);
         for (uint32_t k = 0; k < spread->chunks[i].n; k++)
             spread->chunks[i].holder[k] = coordinator_chunk_holder(chunk, k)->slot;

@@ -276,7 +276,7 @@ static void mark_untold(struct committing *k, const struct coordinator_worker *w
         struct coordinator_chunk *chunk = coordinator_layout_find(&k->s->layout, i);
         uint32_t copy = chunk ? coordinator_chunk_copy_at(chunk, w) : COORDINATOR_COPIES_MAX;
         if (copy < COORDINATOR_COPIES_MAX)
-            chunk->untold |= (uint8_t)(1u << copy);
+            chunk->copies[copy].untold = true;
     }
 }
 

@@ -131,10 +131,9 @@ static enum common_code plan_copy(struct reshape *r, struct proto_status *status
     if (coordinator_session_missing(s, start_at, r->length - start_at, 0, status) != COMMON_OK)
         return status->code;
     r->cut = *cut;
-    r->copy =
-        (struct coordinator_chunk){.index = cut->index, .ready = true, .known = true, .holder = cut->holder};
-    r->copy.n_followers = cut->n_followers;
-    memcpy(r->copy.followers, cut->followers, sizeof(r->copy.followers));
+    r->copy = (struct coordinator_chunk){.index = cut->index, .ready = true, .known = true};
+    for (uint32_t i = 0; i < coordinator_chunk_copies(cut); i++)
+        coordinator_chunk_add(&r->copy, coordinator_chunk_holder(cut, i), COORDINATOR_WORD_HEARD);
     if (!coordinator_sessions_chunk_id(r->sessions, &r->copy.id))
         return proto_status_set(status, COMMON_UNAVAILABLE, "", "the store does not answer: try again");
     r->copying = true;
@@ -340,6 +339,14 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     coordinator_store_submit(r->sessions->store, batch, truncate_stored, r);
 }
 
+static bool is_untold(const struct coordinator_chunk *chunk)
+{
+    bool untold = false;
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        untold = untold || chunk->copies[i].untold;
+    return untold;
+}
+
 // A kept chunk whose holder is away may have rows of a commit that the holder has not heard of: it would take
 // the layout of a later incarnation for the word to forget them. After a restart nobody knows what it has heard,
 // nor which rows steps have appended to it; and of an append over the cut, the holders past it decide as well.
@@ -350,7 +357,7 @@ static enum common_code untold_chunks(const struct reshape *r, struct proto_stat
     bool over = shortest < r->length && coordinator_session_names_rows(s, shortest, r->length - shortest);
     for (uint32_t i = 0; i < s->layout.n && (over || s->layout.chunks[i].index * ct < r->length); i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        bool untold = chunk->untold && coordinator_session_has_rows(s, chunk->index * ct, ct);
+        bool untold = is_untold(chunk) && coordinator_session_has_rows(s, chunk->index * ct, ct);
         if (chunk->lost || (chunk->known && !untold))
             continue;
         enum common_code code = coordinator_session_missing(s, chunk->index * ct, ct, 0, status);
@@ -595,6 +602,7 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
          i++) {
         struct coordinator_chunk chunk = s->layout.chunks[i];
         chunk.moving = false;
+        coordinator_chunk_call_off(&chunk);
         chunk.checking = 0;
         chunk.asked = 0;
         coordinator_chunk_counts(r->sessions, &chunk, UINT32_MAX);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/session/layout.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,29 +25,54 @@ void coordinator_layout_set_epoch(struct coordinator_layout *layout, uint64_t ep
     layout->n_sums = 0;
 }
 
+void coordinator_chunk_add(struct coordinator_chunk *chunk, struct coordinator_worker *w,
+                           enum coordinator_copy_word word)
+{
+    assert(chunk->n_copies < COORDINATOR_COPIES_MAX && !coordinator_chunk_coming(chunk));
+    chunk->copies[chunk->n_copies++] =
+        (struct coordinator_copy){.worker = w, .state = COORDINATOR_COPY_SYNC, .word = word};
+}
+
+void coordinator_chunk_expect(struct coordinator_chunk *chunk, struct coordinator_worker *w)
+{
+    assert(chunk->n_copies < COORDINATOR_COPIES_MAX && !coordinator_chunk_coming(chunk));
+    chunk->copies[chunk->n_copies] = (struct coordinator_copy){.worker = w,
+                                                               .state = COORDINATOR_COPY_COMING,
+                                                               .word = COORDINATOR_WORD_HEARD};
+}
+
+void coordinator_chunk_arrive(struct coordinator_chunk *chunk, enum coordinator_copy_state state)
+{
+    assert(coordinator_chunk_coming(chunk));
+    coordinator_copy_set_state(&chunk->copies[chunk->n_copies++], state);
+}
+
+void coordinator_chunk_call_off(struct coordinator_chunk *chunk)
+{
+    if (coordinator_chunk_coming(chunk))
+        chunk->copies[chunk->n_copies] = (struct coordinator_copy){0};
+}
+
+void coordinator_chunk_set(struct coordinator_chunk *chunk, uint32_t copies,
+                           enum coordinator_copy_state state)
+{
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        if (copies & 1u << i)
+            coordinator_copy_set_state(&chunk->copies[i], state);
+}
+
 void coordinator_chunk_strike(struct coordinator_chunk *chunk, uint32_t struck, uint32_t serves)
 {
     struct coordinator_chunk was = *chunk;
-    uint32_t n = 0;
-    chunk->heard = chunk->untold = chunk->gone = chunk->doubtful = chunk->wrong = chunk->leaving = 0;
-    for (uint32_t round = 0; round < 2; round++) // who serves, then those who follow
-        for (uint32_t i = 0; i < coordinator_chunk_copies(&was); i++) {
-            if ((struck & 1u << i) || (i == serves) != (round == 0))
-                continue;
-            if (n == 0)
-                chunk->holder = coordinator_chunk_holder(&was, i);
-            else
-                chunk->followers[n - 1] = coordinator_chunk_holder(&was, i);
-            chunk->stamps[n] = was.stamps[i];
-            chunk->heard |= (uint8_t)((was.heard >> i & 1u) << n);
-            chunk->untold |= (uint8_t)((was.untold >> i & 1u) << n);
-            chunk->gone |= (uint8_t)((was.gone >> i & 1u) << n);
-            chunk->doubtful |= (uint8_t)((was.doubtful >> i & 1u) << n);
-            chunk->wrong |= (uint8_t)((was.wrong >> i & 1u) << n);
-            chunk->leaving |= (uint8_t)((was.leaving >> i & 1u) << n);
-            n++;
-        }
-    chunk->n_followers = (uint8_t)(n - 1);
+    uint32_t n = coordinator_chunk_copies(chunk);
+    memset(chunk->copies, 0, sizeof(chunk->copies));
+    chunk->n_copies = 0;
+    chunk->copies[chunk->n_copies++] = was.copies[serves];
+    for (uint32_t i = 0; i < n; i++)
+        if (!(struck & 1u << i) && i != serves)
+            chunk->copies[chunk->n_copies++] = was.copies[i];
+    if (coordinator_chunk_coming(&was))
+        chunk->copies[chunk->n_copies] = was.copies[n];
 }
 
 uint32_t coordinator_layout_lower(const struct coordinator_layout *layout, uint64_t index)

@@ -15,10 +15,9 @@
 #ifndef COORDINATOR_LAYOUT_H
 #define COORDINATOR_LAYOUT_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include <stddef.h>
 
-struct coordinator_worker;
+#include "coordinator/session/copy.h"
 
 #define COORDINATOR_REPLICAS_MAX 3 // that a session may ask for
 #define COORDINATOR_COPIES_MAX   4 // of a chunk: one more while it goes from one holder to another
@@ -38,37 +37,49 @@ struct coordinator_chunk {
     bool moving;    // a move has it (move.h)
     bool open;      // appends are to fill it: what they have not is in its holders' open_bytes
     bool refused;   // a holder had no memory for rows of it: it goes elsewhere while it has none (placing.h)
-    uint8_t n_followers;
+    uint8_t n_copies;
     uint32_t
         asked; // number of who wants its copies compared now, and not when it is their turn (seals.h); 0: nobody
-    // Bits of copies:
-    uint8_t heard;  // the holder has said since the start which rows it has
-    uint8_t untold; // a commit of its rows is durable, and the holder may not have heard so
-    uint8_t gone;   // the holder came back without it, and is to be struck off
-    // The holder has said since the start that its files may lack rows: see coordinator_chunk_doubted.
-    uint8_t doubtful;
-    // The holder's memory is not what was sealed (seals.h): it is to be struck off, and has the chunk until then.
-    uint8_t wrong;
-    uint8_t leaving;   // the holder has it, and is to be struck off once another one has it that stays
     bool losing;       // that it is lost is being stored (seals.h)
     uint8_t checking;  // so many checks of it are under way: one, and another in haste
     bool differ;       // it has no seal: they were compared, and nobody can tell which are right
     uint64_t seal;     // durable: what all copies of the full chunk must have; 0: it is not sealed
     uint64_t check_ns; // no comparing before, unless asked
-    uint64_t stamps[COORDINATOR_COPIES_MAX]; // what visits of its holder may say of it: reconcile.h
-    struct coordinator_worker *holder;       // who serves; not owned
-    struct coordinator_worker *followers[COORDINATOR_COPIES_MAX - 1]; // [n_followers]: copies 1 and on
+    // [n_copies], one at least; behind them, where a move brings another one, that one, COMING
+    struct coordinator_copy copies[COORDINATOR_COPIES_MAX];
 };
 
 static inline uint32_t coordinator_chunk_copies(const struct coordinator_chunk *chunk)
 {
-    return 1 + (uint32_t)chunk->n_followers;
+    return chunk->n_copies;
+}
+
+// One more copy in the list, SYNC. There are fewer than COORDINATOR_COPIES_MAX, and none is COMING.
+void coordinator_chunk_add(struct coordinator_chunk *chunk, struct coordinator_worker *w,
+                           enum coordinator_copy_word word);
+
+// A move brings another copy: there are fewer than COORDINATOR_COPIES_MAX, and no other one is COMING. It
+// ends in the list, in this state, or is called off (nothing where none is COMING).
+void coordinator_chunk_expect(struct coordinator_chunk *chunk, struct coordinator_worker *w);
+void coordinator_chunk_arrive(struct coordinator_chunk *chunk, enum coordinator_copy_state state);
+void coordinator_chunk_call_off(struct coordinator_chunk *chunk);
+
+// The worker that it is coming to; NULL: no copy is COMING.
+static inline struct coordinator_worker *coordinator_chunk_coming(const struct coordinator_chunk *chunk)
+{
+    return chunk->n_copies < COORDINATOR_COPIES_MAX ? chunk->copies[chunk->n_copies].worker : NULL;
 }
 
 static inline struct coordinator_worker *coordinator_chunk_holder(const struct coordinator_chunk *chunk,
                                                                   uint32_t copy)
 {
-    return copy ? chunk->followers[copy - 1] : chunk->holder;
+    return chunk->copies[copy].worker;
+}
+
+// Who computes.
+static inline struct coordinator_worker *coordinator_chunk_serves(const struct coordinator_chunk *chunk)
+{
+    return chunk->copies[0].worker;
 }
 
 // Which copy this worker holds; COORDINATOR_COPIES_MAX: none.
@@ -86,13 +97,44 @@ static inline bool coordinator_chunk_held_by(const struct coordinator_chunk *chu
                                              const struct coordinator_worker *w)
 {
     uint32_t copy = coordinator_chunk_copy_at(chunk, w);
-    return copy < COORDINATOR_COPIES_MAX && !chunk->lost && !(chunk->gone & 1u << copy);
+    return copy < COORDINATOR_COPIES_MAX && !chunk->lost &&
+           chunk->copies[copy].state != COORDINATOR_COPY_GONE;
 }
+
+// The copies of the list that are in one of these states, as bits.
+static inline uint32_t coordinator_chunk_where(const struct coordinator_chunk *chunk, uint32_t states)
+{
+    uint32_t where = 0;
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        where |= (uint32_t)coordinator_copy_is(&chunk->copies[i], states) << i;
+    return where;
+}
+
+// Likewise those whose holders have said which rows they have, and those that may lack some.
+static inline uint32_t coordinator_chunk_heard(const struct coordinator_chunk *chunk)
+{
+    uint32_t heard = 0;
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        heard |= (uint32_t)coordinator_copy_heard(&chunk->copies[i]) << i;
+    return heard;
+}
+
+static inline uint32_t coordinator_chunk_doubtful(const struct coordinator_chunk *chunk)
+{
+    uint32_t doubtful = 0;
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        doubtful |= (uint32_t)coordinator_copy_doubtful(&chunk->copies[i]) << i;
+    return doubtful;
+}
+
+// These copies (bits) of the list are in this state now.
+void coordinator_chunk_set(struct coordinator_chunk *chunk, uint32_t copies,
+                           enum coordinator_copy_state state);
 
 // Nobody is asked about these copies any more.
 static inline uint32_t coordinator_chunk_unfit(const struct coordinator_chunk *chunk)
 {
-    return (uint32_t)chunk->gone | chunk->wrong;
+    return coordinator_chunk_where(chunk, COORDINATOR_UNFIT);
 }
 
 static inline bool coordinator_chunk_all_unfit(const struct coordinator_chunk *chunk)
@@ -106,8 +148,9 @@ static inline bool coordinator_chunk_all_unfit(const struct coordinator_chunk *c
 static inline uint32_t coordinator_chunk_doubted(const struct coordinator_chunk *chunk)
 {
     uint32_t all = (1u << coordinator_chunk_copies(chunk)) - 1,
-             sure = all & ~(coordinator_chunk_unfit(chunk) | chunk->doubtful);
-    return chunk->known || chunk->lost || !sure ? 0 : chunk->doubtful;
+             doubtful = chunk->known || chunk->lost ? 0 : coordinator_chunk_doubtful(chunk),
+             sure = all & ~(coordinator_chunk_unfit(chunk) | doubtful);
+    return sure ? doubtful : 0;
 }
 
 // Strikes the copies of these bits off, and lets `serves` of the others serve. Not all of them, and not `serves`.

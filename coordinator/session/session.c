@@ -346,9 +346,10 @@ bool coordinator_session_chunk_usable(const struct coordinator_chunk *chunk)
 
 uint32_t coordinator_session_copies_leaving(const struct coordinator_chunk *chunk)
 {
-    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
-        if (!(chunk->leaving & 1u << i) && coordinator_session_copy_usable(chunk, i))
-            return chunk->leaving;
+    uint32_t leaving = coordinator_chunk_where(chunk, COORDINATOR_IN(LEAVING));
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk) && leaving; i++)
+        if (!(leaving & 1u << i) && coordinator_session_copy_usable(chunk, i))
+            return leaving;
     return 0;
 }
 
@@ -408,7 +409,7 @@ void coordinator_session_count_tokens(struct coordinator_session *s)
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
         if (chunk->index * ct >= most)
             break;
-        chunk->holder->tokens += tokens_of(s, chunk, now) - tokens_of(s, chunk, before);
+        coordinator_chunk_serves(chunk)->tokens += tokens_of(s, chunk, now) - tokens_of(s, chunk, before);
     }
 }
 
@@ -446,7 +447,7 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
             coordinator_chunk_holder(put, i)->chunks++;
             coordinator_chunk_holder(put, i)->load_bytes += load_of(s, put->index, s->floor);
         }
-        put->holder->tokens += tokens_of(s, put, s->counted_length);
+        coordinator_chunk_serves(put)->tokens += tokens_of(s, put, s->counted_length);
         coordinator_quota_add(s->use, COORDINATOR_QUOTA_BYTES,
                               coordinator_session_index_quota(s, put->index));
         count_chunk(s, put, 1);
@@ -461,7 +462,7 @@ void coordinator_chunk_counts(const struct coordinator_sessions *sessions, struc
 {
     for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
         if (copies & 1u << i)
-            chunk->stamps[i] = sessions->stamps + 1;
+            chunk->copies[i].stamp = sessions->stamps + 1;
 }
 
 void coordinator_session_copy_back(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
@@ -497,7 +498,7 @@ void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t in
         coordinator_chunk_holder(chunk, i)->chunks--;
         coordinator_chunk_holder(chunk, i)->load_bytes -= load_of(s, chunk->index, s->floor);
     }
-    chunk->holder->tokens -= tokens_of(s, chunk, s->counted_length);
+    coordinator_chunk_serves(chunk)->tokens -= tokens_of(s, chunk, s->counted_length);
     coordinator_quota_give(s->use, COORDINATOR_QUOTA_BYTES, coordinator_session_index_quota(s, index));
     count_chunk(s, chunk, UINT32_MAX);
     coordinator_layout_remove(&s->layout, index);

@@ -4,7 +4,7 @@
 //   session.c     one session: states, shared and exclusive work, chunks, members
 //   table.c       all of them: by id and by name, new ones, deleted ones
 //   ids.c         what their ids look like outside: pure
-//   spec.c        what a session is, checked               layout.c, rangeset.c, placement.c: pure
+//   spec.c        what a session is, checked               layout.c, copy.c, rangeset.c, placement.c: pure
 //   keys.c        creating and forking, once               account.c: what tenants have
 //   commits.c     numbers of commits                       cuts.c: truncates in their order
 //   move_queue.c  which sessions want moves                move_ticket.h: its place there

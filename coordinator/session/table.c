@@ -244,9 +244,10 @@ void coordinator_session_enter(struct coordinator_session *s)
 void coordinator_batch_copies(struct coordinator_batch *batch, uint64_t session,
                               const struct coordinator_chunk *chunk)
 {
-    coordinator_batch_chunk(batch, session, chunk->index, chunk->id, chunk->lost, chunk->holder->name);
-    for (uint32_t i = 0; i < chunk->n_followers; i++)
-        coordinator_batch_follower(batch, session, chunk->index, chunk->followers[i]->name);
+    coordinator_batch_chunk(batch, session, chunk->index, chunk->id, chunk->lost,
+                            coordinator_chunk_serves(chunk)->name);
+    for (uint32_t i = 1; i < coordinator_chunk_copies(chunk); i++)
+        coordinator_batch_follower(batch, session, chunk->index, coordinator_chunk_holder(chunk, i)->name);
     if (chunk->seal)
         coordinator_batch_seal(batch, session, chunk->index, chunk->id, chunk->seal);
 }

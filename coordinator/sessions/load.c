@@ -88,7 +88,8 @@ static bool load_chunk(void *arg, uint64_t session, uint32_t index, uint64_t id,
     struct coordinator_worker *w = coordinator_worker_named(r->sessions->cluster, holder);
     if (!s || !w || !id)
         return damaged(r, "a chunk", session);
-    struct coordinator_chunk chunk = {.id = id, .index = index, .ready = true, .lost = lost, .holder = w};
+    struct coordinator_chunk chunk = {.id = id, .index = index, .ready = true, .lost = lost};
+    coordinator_chunk_add(&chunk, w, COORDINATOR_WORD_SILENT);
     return coordinator_session_put_chunk(s, &chunk) || damaged(r, "a chunk", session);
 }
 
@@ -102,7 +103,7 @@ static bool load_follower(void *arg, uint64_t session, uint32_t index, const cha
         coordinator_chunk_copy_at(of, w) < COORDINATOR_COPIES_MAX)
         return damaged(r, "a copy of a chunk", session);
     struct coordinator_chunk chunk = *of;
-    chunk.followers[chunk.n_followers++] = w;
+    coordinator_chunk_add(&chunk, w, COORDINATOR_WORD_SILENT);
     return coordinator_session_put_chunk(s, &chunk) || damaged(r, "a copy of a chunk", session);
 }
 

@@ -285,12 +285,12 @@ static void find_parts(struct computation *x)
             out++;
         if (out < missing->n && missing->ranges[out].first <= first)
             continue;
-        uint32_t *at = &of[chunk->holder->slot];
+        uint32_t *at = &of[coordinator_chunk_serves(chunk)->slot];
         if (!*at && x->n_parts == s->n_members) // a holder is a member
             continue;                           // coverage says that it is missing
         if (!*at) {
             *at = ++x->n_parts;
-            x->parts[*at - 1] = (struct part){.x = x, .w = chunk->holder};
+            x->parts[*at - 1] = (struct part){.x = x, .w = coordinator_chunk_serves(chunk)};
         }
         add_bin(&x->parts[*at - 1], (uint32_t)(chunk->index / x->bin_chunks), left < ct ? left : ct);
     }

@@ -78,7 +78,7 @@ static struct failover *failover_new(struct coordinator_session *s)
     memset(tokens, 0, s->sessions->cluster->n_workers * sizeof(*tokens));
     for (uint32_t i = 0; i < s->layout.n; i++)
         if (coordinator_session_copy_usable(&s->layout.chunks[i], 0))
-            tokens[s->layout.chunks[i].holder->slot] += ct;
+            tokens[coordinator_chunk_serves(&s->layout.chunks[i])->slot] += ct;
     for (uint32_t i = 0; i < s->layout.n; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
         uint32_t struck = to_be_struck(s, chunk);
@@ -106,7 +106,7 @@ bool coordinator_failover_without(struct coordinator_session *s, const struct co
         if (chunk->lost || (coordinator_chunk_unfit(chunk) | 1u << copy) == every)
             all = false;
         else
-            chunk->gone |= (uint8_t)(1u << copy);
+            coordinator_copy_set_state(&chunk->copies[copy], COORDINATOR_COPY_GONE);
     }
     coordinator_session_recount(s);
     if (s->awaited)
@@ -124,10 +124,10 @@ bool coordinator_failover_cut_short(struct coordinator_session *s, struct coordi
     for (uint32_t i = coordinator_layout_lower(&s->layout, first / ct);
          i < s->layout.n && s->layout.chunks[i].index * ct < first + count; i++) {
         struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        uint32_t copy = coordinator_chunk_copy_at(chunk, w);
-        if (copy == COORDINATOR_COPIES_MAX || chunk->lost || (chunk->gone & 1u << copy))
+        if (!coordinator_chunk_held_by(chunk, w))
             continue;
-        chunk->gone |= (uint8_t)(1u << copy);
+        coordinator_copy_set_state(&chunk->copies[coordinator_chunk_copy_at(chunk, w)],
+                                   COORDINATOR_COPY_GONE);
         chunk->lost = true;
         batch = batch ? batch : coordinator_batch_new();
         coordinator_batch_chunk_lost(batch, s->id, chunk->index, chunk->id);
@@ -168,8 +168,10 @@ static void failover_told(void *arg, enum common_code code, const char *text)
 static void learn_again(struct coordinator_session *s)
 {
     for (uint32_t i = 0; i < s->layout.n; i++) {
-        s->layout.chunks[i].known = s->layout.chunks[i].lost;
-        s->layout.chunks[i].heard = 0;
+        struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        chunk->known = chunk->lost;
+        for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++)
+            coordinator_copy_set_heard(&chunk->copies[copy], false);
     }
     coordinator_session_forget_named(s);
     s->relearned = s->sessions->stamps;
@@ -180,7 +182,8 @@ static void learn_again(struct coordinator_session *s)
 static bool strike_off(struct coordinator_session *s, const struct strike *strike)
 {
     struct coordinator_chunk chunk = *coordinator_layout_find(&s->layout, strike->index);
-    s->sessions->struck_copies += (unsigned)__builtin_popcount(strike->struck & ~(uint32_t)chunk.leaving);
+    s->sessions->struck_copies += (unsigned)__builtin_popcount(
+        strike->struck & ~coordinator_chunk_where(&chunk, COORDINATOR_IN(LEAVING)));
     coordinator_chunk_strike(&chunk, strike->struck, strike->serves);
     bool lost = coordinator_chunk_all_unfit(&chunk);
     chunk.lost = chunk.lost || lost;

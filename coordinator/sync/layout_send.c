@@ -42,7 +42,7 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
             chunks[i].first = (uint64_t)chunk->index * message->spec->chunk_tokens;
             chunks[i].incoming = sent + i >= message->n - message->incoming;
             chunks[i].copy = chunk == message->copy;
-            chunks[i].compute = !chunks[i].copy && chunk->holder == w;
+            chunks[i].compute = !chunks[i].copy && coordinator_chunk_serves(chunk) == w;
             pointers[i] = &chunks[i];
         }
         COMMON_FAILPOINT("layout_sent");

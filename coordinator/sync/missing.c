@@ -14,7 +14,9 @@ static bool is_given_up(const struct coordinator_session *s, const struct coordi
         enum coordinator_worker_state state = coordinator_chunk_holder(chunk, i)->state;
         bool away = state == COORDINATOR_WORKER_LOST ||
                     (state == COORDINATOR_WORKER_ABSENT && !coordinator_recovering(s));
-        if (!((chunk->gone | coordinator_chunk_doubted(chunk)) & 1u << i) && !away)
+        uint32_t without =
+            coordinator_chunk_where(chunk, COORDINATOR_IN(GONE)) | coordinator_chunk_doubted(chunk);
+        if (!(without & 1u << i) && !away)
             return false;
     }
     return true;

@@ -53,7 +53,8 @@ bool coordinator_chunk_may_move(const struct coordinator_session *s, const struc
     bool room = replaces ? coordinator_chunk_held_by(chunk, replaces)
                          : coordinator_chunk_copies(chunk) < COORDINATOR_REPLICAS_MAX;
     return room && coordinator_chunk_copies(chunk) < COORDINATOR_COPIES_MAX && chunk->ready && chunk->known &&
-           !chunk->lost && !coordinator_chunk_unfit(chunk) && !chunk->leaving &&
+           !chunk->lost && !coordinator_chunk_unfit(chunk) &&
+           !coordinator_chunk_where(chunk, COORDINATOR_IN(LEAVING)) &&
            coordinator_chunk_copy_at(chunk, to) == COORDINATOR_COPIES_MAX &&
            coordinator_session_chunk_usable(chunk) && (!coordinator_chunk_being_put(s, chunk) || is_quiet(s));
 }
@@ -72,13 +73,9 @@ uint32_t coordinator_moves_incoming(const struct coordinator_session *s, const s
                                     const struct coordinator_chunk **out)
 {
     uint32_t n = 0;
-    for (const struct coordinator_move *m = s->moves; m; m = m->next)
-        for (uint32_t i = 0; i < m->n && m->to == to; i++) {
-            const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[i].index);
-            if (chunk && chunk->id == m->items[i].id &&
-                coordinator_chunk_copy_at(chunk, to) == COORDINATOR_COPIES_MAX)
-                out[n++] = chunk;
-        }
+    for (uint32_t i = 0; i < s->layout.n && s->moves; i++)
+        if (coordinator_chunk_coming(&s->layout.chunks[i]) == to)
+            out[n++] = &s->layout.chunks[i];
     return n;
 }
 
@@ -88,6 +85,13 @@ bool coordinator_moves_go_to(const struct coordinator_session *s, const struct c
     while (m && m->to != to)
         m = m->next;
     return m != NULL;
+}
+
+void coordinator_moves_suspect(struct coordinator_session *s, const struct coordinator_chunk *chunk)
+{
+    for (struct coordinator_move *m = s->moves; m; m = m->next)
+        for (uint32_t i = 0; i < m->n; i++)
+            m->items[i].suspect = m->items[i].suspect || m->items[i].id == chunk->id;
 }
 
 bool coordinator_moves_store(const struct coordinator_session *s, const struct coordinator_worker *to)

@@ -14,6 +14,7 @@ struct coordinator_move_item {
     uint64_t seal;                       // likewise: what the copy was found to have; 0: it was not compared
     struct coordinator_worker *replaces; // whose copy it will be; NULL: one more
     bool put;                            // rows of it are put and not committed: it is left out
+    bool suspect;  // what another copy has was found to be wrong since the rows were asked for the last time
     bool returned; // the worker has come back with it (returned.h), be it for another session
 };
 
@@ -61,6 +62,8 @@ uint32_t coordinator_moves_of(const struct coordinator_session *s); // under way
 uint32_t coordinator_moves_incoming(const struct coordinator_session *s, const struct coordinator_worker *to,
                                     const struct coordinator_chunk **out);
 bool coordinator_moves_go_to(const struct coordinator_session *s, const struct coordinator_worker *to);
+// A copy of the chunk was found to be wrong: what moves bring of it may be that.
+void coordinator_moves_suspect(struct coordinator_session *s, const struct coordinator_chunk *chunk);
 // Whether it is being made a holder. The store may have it as one already, so nothing is dropped there now: a
 // coordinator that started again would not know.
 bool coordinator_moves_store(const struct coordinator_session *s, const struct coordinator_worker *to);

@@ -177,15 +177,17 @@ uint32_t coordinator_session_named_short(const struct coordinator_session *s,
                                          const struct coordinator_chunk *chunk)
 {
     uint32_t ct = s->layout.chunk_tokens, doubted = coordinator_chunk_doubted(chunk), lacking = 0,
-             sure = ((1u << coordinator_chunk_copies(chunk)) - 1) & ~(doubted | chunk->gone);
+             heard = coordinator_chunk_heard(chunk),
+             sure = ((1u << coordinator_chunk_copies(chunk)) - 1) &
+                    ~(doubted | coordinator_chunk_where(chunk, COORDINATOR_IN(GONE)));
     uint64_t first = (uint64_t)chunk->index * ct;
-    if (!doubted || !s->named || (chunk->heard & sure) != sure)
+    if (!doubted || !s->named || (heard & sure) != sure)
         return 0;
     for (uint32_t l = 0; l < s->spec->layers; l++) {
         const struct coordinator_named *named = &s->named[l];
         uint32_t rows = counted_rows(named->copy_rows, chunk, first, ct);
         for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
-            if ((doubted & chunk->heard & 1u << i) && run_from(&named->copy_rows[i], first, rows) < rows)
+            if ((doubted & heard & 1u << i) && run_from(&named->copy_rows[i], first, rows) < rows)
                 lacking |= 1u << i;
     }
     return lacking;

@@ -27,7 +27,7 @@ void coordinator_news_store(struct coordinator_sessions *sessions, const struct 
             uint32_t copy = coordinator_chunk_copy_at(chunk, w);
             if (copy < COORDINATOR_COPIES_MAX && chunk->lost)
                 coordinator_batch_chunk_lost(batch, s->id, chunk->index, chunk->id);
-            else if (copy < COORDINATOR_COPIES_MAX && (chunk->gone & 1u << copy))
+            else if (copy < COORDINATOR_COPIES_MAX && chunk->copies[copy].state == COORDINATOR_COPY_GONE)
                 coordinator_batch_copy_lost(batch, s->id, chunk->index, chunk->id, w->name);
         }
     }

@@ -65,12 +65,12 @@ static void news_stored(void *arg, enum common_code code, const char *text)
 static bool copy_gone(struct coordinator_session *s, struct coordinator_chunk *chunk, uint32_t copy,
                       bool written)
 {
-    chunk->gone |= (uint8_t)(1u << copy);
+    coordinator_copy_set_state(&chunk->copies[copy], COORDINATOR_COPY_GONE);
     bool last = coordinator_chunk_all_unfit(chunk);
     chunk->lost = last && written;
     if (!last || written)
         return true;
-    chunk->gone = 0;
+    coordinator_chunk_set(chunk, coordinator_chunk_where(chunk, COORDINATOR_IN(GONE)), COORDINATOR_COPY_SYNC);
     for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
         if (i != copy) // which is told of it now
             coordinator_session_doubt(s, coordinator_chunk_holder(chunk, i));
@@ -84,10 +84,11 @@ static void compare_session(struct coordinator_visit *v, struct coordinator_sess
     for (uint32_t k = 0; k < s->layout.n; k++) {
         struct coordinator_chunk *chunk = &s->layout.chunks[k];
         uint32_t copy = coordinator_chunk_copy_at(chunk, w);
-        bool absent = coordinator_chunk_held_by(chunk, w) && chunk->ready && chunk->stamps[copy] < v->stamp;
+        bool absent =
+            coordinator_chunk_held_by(chunk, w) && chunk->ready && chunk->copies[copy].stamp < v->stamp;
         // What steps, commits or an attach are writing now the others may have already, and so had another process.
-        bool being_written =
-                 chunk->n_followers && w->fresh && (s->writing || common_clock_ns() < s->ticket_until_ns),
+        bool being_written = coordinator_chunk_copies(chunk) > 1 && w->fresh &&
+                             (s->writing || common_clock_ns() < s->ticket_until_ns),
              written = absent && may_have_rows(s, chunk, w->fresh);
         if (absent && (being_written || written))
             v->n_lost += copy_gone(s, chunk, copy, written);
@@ -162,18 +163,17 @@ static void learn(struct coordinator_visit *v, struct coordinator_session *s,
         if (!chunk || chunk->id != h->chunk || !coordinator_chunk_held_by(chunk, v->w))
             continue;
         uint32_t copy = coordinator_chunk_copy_at(chunk, v->w);
-        chunk->stamps[copy] = v->stamp;
+        chunk->copies[copy].stamp = v->stamp;
         bool missed = held->incarnation != s->incarnation;
         if (chunk->known || (missed && !held->doubtful))
             continue;
-        chunk->doubtful &= (uint8_t) ~(1u << copy);
-        chunk->doubtful |= (uint8_t)((held->doubtful && (missed || grows(s, h))) << copy);
+        coordinator_copy_set_doubtful(&chunk->copies[copy], held->doubtful && (missed || grows(s, h)));
         if (!told)
             coordinator_session_name_appends(s, held);
         told = true;
         ok = ok && coordinator_session_name_rows(s, chunk, copy, held, missed ? &nothing : h);
         uint32_t other = coordinator_session_named_other(s, chunk);
-        chunk->gone |= (uint8_t)other;
+        coordinator_chunk_set(chunk, other, COORDINATOR_COPY_GONE);
         if (other & 1u << copy) // durable before it hears which rows count, and takes its own for these
             v->n_lost++;
     }
@@ -237,7 +237,7 @@ static void learn_copy(struct coordinator_visit *v, struct coordinator_session *
     uint32_t copy = s->copy ? coordinator_chunk_copy_at(s->copy, v->w) : COORDINATOR_COPIES_MAX;
     for (size_t i = 0; i < held->n_chunks && copy < COORDINATOR_COPIES_MAX; i++)
         if (held->chunks[i]->chunk == s->copy->id)
-            s->copy->stamps[copy] = v->stamp;
+            s->copy->copies[copy].stamp = v->stamp;
 }
 
 static void take_session(struct coordinator_visit *v, const Banyan__Pb__InventorySession *held)

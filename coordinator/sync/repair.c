@@ -248,8 +248,8 @@ static void tell_doubtful(struct coordinator_session *s)
             uint32_t copy = coordinator_chunk_copy_at(chunk, s->members[m]);
             if (copy == COORDINATOR_COPIES_MAX)
                 continue;
-            doubtful = doubtful || (chunk->doubtful & 1u << copy);
-            chunk->doubtful &= (uint8_t) ~(1u << copy);
+            doubtful = doubtful || coordinator_copy_doubtful(&chunk->copies[copy]);
+            coordinator_copy_set_doubtful(&chunk->copies[copy], false);
         }
         if (doubtful)
             coordinator_session_doubt(s, s->members[m]);
@@ -262,14 +262,16 @@ void coordinator_session_told(struct coordinator_session *s, const struct coordi
     for (uint32_t i = 0; i < s->layout.n; i++) {
         struct coordinator_chunk *chunk = &s->layout.chunks[i];
         uint32_t copy = coordinator_chunk_copy_at(chunk, w);
-        uint8_t all = (uint8_t)((1u << coordinator_chunk_copies(chunk)) - 1);
-        if (copy < COORDINATOR_COPIES_MAX) {
+        uint32_t all = (1u << coordinator_chunk_copies(chunk)) - 1;
+        for (uint32_t c = 0; c < coordinator_chunk_copies(chunk) && copy < COORDINATOR_COPIES_MAX; c++) {
+            struct coordinator_copy *of = &chunk->copies[c];
             // One without it has nothing to say; what the others have said counts when it is struck off.
-            chunk->heard |= (uint8_t)(chunk->lost ? all : 1u << copy & ~chunk->gone);
-            chunk->untold &= (uint8_t) ~(1u << copy);
+            if (chunk->lost || (c == copy && of->state != COORDINATOR_COPY_GONE))
+                coordinator_copy_set_heard(of, true);
+            of->untold = of->untold && c != copy;
         }
-        chunk->gone |= (uint8_t)coordinator_session_named_short(s, chunk);
-        chunk->known = chunk->known || chunk->heard == all;
+        coordinator_chunk_set(chunk, coordinator_session_named_short(s, chunk), COORDINATOR_COPY_GONE);
+        chunk->known = chunk->known || coordinator_chunk_heard(chunk) == all;
         known = known && chunk->known;
     }
     if (known) {

@@ -76,7 +76,7 @@ static void tell_layout(struct coordinator_telling *t, struct coordinator_sessio
         out->chunk = chunk->id;
         out->first = (uint64_t)chunk->index * s->spec->chunk_tokens;
         out->copy = chunk == s->copy;
-        out->compute = !out->copy && chunk->holder == w;
+        out->compute = !out->copy && coordinator_chunk_serves(chunk) == w;
         out->incoming = !out->copy && !coordinator_chunk_held_by(chunk, w);
         pointers[m.n_chunks++] = out;
         t->holds = t->holds || (chunk != s->copy && !out->incoming);
@@ -170,7 +170,7 @@ static bool lacks_for_good(struct coordinator_session *s, struct coordinator_wor
          i < s->layout.n && s->layout.chunks[i].index * ct < range->first + range->count; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
         uint32_t copy = coordinator_chunk_copy_at(chunk, w);
-        if (copy < COORDINATOR_COPIES_MAX && chunk->untold & 1u << copy)
+        if (copy < COORDINATOR_COPIES_MAX && chunk->copies[copy].untold)
             others = coordinator_failover_cut_short(s, w, chunk->index * ct, ct) && others;
     }
     return others;

@@ -109,36 +109,66 @@ static void copies_are_struck_off(void **state)
 {
     (void)state;
     struct coordinator_worker *a = (void *)1, *b = (void *)2, *c = (void *)3; // never looked into
-    const struct coordinator_chunk all = {.holder = a,
-                                          .followers = {b, c},
-                                          .n_followers = 2,
-                                          .heard = 1u << 1,
-                                          .untold = 1u << 2,
-                                          .gone = 1u << 0,
-                                          .stamps = {10, 20, 30}};
+    struct coordinator_chunk all = {.id = 1};
+    coordinator_chunk_add(&all, a, COORDINATOR_WORD_SILENT);
+    coordinator_chunk_add(&all, b, COORDINATOR_WORD_HEARD);
+    coordinator_chunk_add(&all, c, COORDINATOR_WORD_SILENT);
+    for (uint32_t i = 0; i < 3; i++)
+        all.copies[i].stamp = 10 * (i + 1);
+    coordinator_copy_set_state(&all.copies[0], COORDINATOR_COPY_GONE);
+    all.copies[2].untold = true;
     struct coordinator_chunk chunk = all;
     assert_int_equal(coordinator_chunk_copy_at(&chunk, c), 2);
     assert_true(coordinator_chunk_held_by(&chunk, b) && !coordinator_chunk_held_by(&chunk, a));
     coordinator_chunk_strike(&chunk, 1u << 0, 2);
-    assert_true(chunk.holder == c && chunk.followers[0] == b && coordinator_chunk_copies(&chunk) == 2);
-    assert_true(chunk.heard == 1u << 1 && chunk.untold == 1u << 0 && !chunk.gone);
-    assert_true(chunk.stamps[0] == 30 && chunk.stamps[1] == 20);
+    assert_true(chunk.copies[0].worker == c && chunk.copies[1].worker == b &&
+                coordinator_chunk_copies(&chunk) == 2);
+    assert_true(chunk.copies[0].untold && !chunk.copies[1].untold);
+    assert_int_equal(coordinator_chunk_heard(&chunk), 1u << 1);
+    assert_int_equal(coordinator_chunk_unfit(&chunk), 0);
+    assert_true(chunk.copies[0].stamp == 30 && chunk.copies[1].stamp == 20);
     assert_int_equal(coordinator_chunk_copy_at(&chunk, a), COORDINATOR_COPIES_MAX);
     chunk = all;
     coordinator_chunk_strike(&chunk, 1u << 1, 0);
-    assert_true(chunk.holder == a && chunk.followers[0] == c && chunk.n_followers == 1);
-    assert_true(!chunk.heard && chunk.untold == 1u << 1 && chunk.gone == 1u << 0);
+    assert_true(chunk.copies[0].worker == a && chunk.copies[1].worker == c &&
+                coordinator_chunk_copies(&chunk) == 2);
+    assert_int_equal(coordinator_chunk_unfit(&chunk), 1u << 0);
     chunk = all;
     coordinator_chunk_strike(&chunk, 1u << 0 | 1u << 2, 1);
-    assert_true(chunk.holder == b && !chunk.n_followers && chunk.heard == 1 && chunk.stamps[0] == 20);
+    assert_true(chunk.copies[0].worker == b && coordinator_chunk_copies(&chunk) == 1 &&
+                chunk.copies[0].stamp == 20);
     chunk.lost = true;
     assert_false(coordinator_chunk_held_by(&chunk, b));
+}
+
+// One that a move brings is in no list, and stays beside it whatever is struck off.
+static void a_copy_comes(void **state)
+{
+    (void)state;
+    struct coordinator_worker *a = (void *)1, *b = (void *)2, *c = (void *)3;
+    struct coordinator_chunk chunk = {.id = 1};
+    coordinator_chunk_add(&chunk, a, COORDINATOR_WORD_HEARD);
+    coordinator_chunk_add(&chunk, b, COORDINATOR_WORD_HEARD);
+    assert_null(coordinator_chunk_coming(&chunk));
+    coordinator_chunk_call_off(&chunk); // nothing
+    coordinator_chunk_expect(&chunk, c);
+    assert_ptr_equal(coordinator_chunk_coming(&chunk), c);
+    assert_true(coordinator_chunk_copies(&chunk) == 2 && !coordinator_chunk_held_by(&chunk, c));
+    coordinator_chunk_strike(&chunk, 1u << 0, 1);
+    assert_true(coordinator_chunk_copies(&chunk) == 1 && coordinator_chunk_coming(&chunk) == c);
+    struct coordinator_chunk other = chunk;
+    coordinator_chunk_call_off(&other);
+    assert_true(!coordinator_chunk_coming(&other) && coordinator_chunk_copies(&other) == 1);
+    coordinator_chunk_arrive(&chunk, COORDINATOR_COPY_SYNC);
+    assert_true(coordinator_chunk_held_by(&chunk, c) && !coordinator_chunk_coming(&chunk));
+    assert_int_equal(coordinator_chunk_copies(&chunk), 2);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_as_an_array),
                                        cmocka_unit_test(what_is_wrong_shows),
-                                       cmocka_unit_test(copies_are_struck_off)};
+                                       cmocka_unit_test(copies_are_struck_off),
+                                       cmocka_unit_test(a_copy_comes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

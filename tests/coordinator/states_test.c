@@ -70,6 +70,27 @@ static void move_plan(int from, int to)
     assert_int_equal(plan.state, to);
 }
 
+static void move_copy(int from, int to)
+{
+    struct coordinator_copy copy = {.state = (unsigned)from};
+    coordinator_copy_set_state(&copy, (enum coordinator_copy_state)to);
+    assert_int_equal(copy.state, to);
+}
+
+static void move_heard(int from, int to)
+{
+    struct coordinator_copy copy = {.word = (unsigned)from};
+    coordinator_copy_set_heard(&copy, to & 2);
+    assert_int_equal(copy.word, (to & 2) | (from & 1));
+}
+
+static void move_doubtful(int from, int to)
+{
+    struct coordinator_copy copy = {.word = (unsigned)from};
+    coordinator_copy_set_doubtful(&copy, to & 1);
+    assert_int_equal(copy.word, (to & 1) | (from & 2));
+}
+
 struct machine {
     void (*move)(int, int);
     int states;
@@ -120,9 +141,25 @@ static void plans(void **state)
     check(&(struct machine){move_plan, COORDINATOR_PLAN_STATES, allowed});
 }
 
+// The same state once more is nothing.
+static void copies(void **state)
+{
+    (void)state;
+    // coming sync leaving wrong gone
+    static const char *const allowed[] = {"0134", "1234", "1234", "34", "14"};
+    check(&(struct machine){move_copy, COORDINATOR_COPY_STATES, allowed});
+    // silent doubting heard doubtful: one half of the word at a time
+    for (int from = 0; from < COORDINATOR_WORDS; from++)
+        for (int to = 0; to < COORDINATOR_WORDS; to++) {
+            move_heard(from, to);
+            move_doubtful(from, to);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(workers), cmocka_unit_test(sessions),
-                                       cmocka_unit_test(items), cmocka_unit_test(plans)};
+                                       cmocka_unit_test(items), cmocka_unit_test(plans),
+                                       cmocka_unit_test(copies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -164,7 +164,8 @@ static bool is_heard(const struct coordinator_session *s, const struct coordinat
     const struct sim_worker *worker = chaos.cluster->workers[w->name[1] - '0'];
     return worker->worker && coordinator_worker_active(w) &&
            w->instance == worker_membership_instance(worker->worker->membership) && chunk->known &&
-           !chunk->lost && !(chunk->gone & 1u << copy) && !coordinator_session_in_doubt(s, w);
+           !chunk->lost && chunk->copies[copy].state != COORDINATOR_COPY_GONE &&
+           !coordinator_session_in_doubt(s, w);
 }
 
 // Of a chunk that was empty its holder has a whole copy again once it has its layout.

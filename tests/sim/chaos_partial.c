@@ -33,8 +33,9 @@ static bool is_at_nobody(const struct coordinator_chunk *chunk)
 {
     for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk) && !chunk->lost; copy++) {
         enum coordinator_worker_state state = coordinator_chunk_holder(chunk, copy)->state;
-        if (!((chunk->gone | coordinator_chunk_doubted(chunk)) & 1u << copy) &&
-            state != COORDINATOR_WORKER_LOST && state != COORDINATOR_WORKER_ABSENT)
+        uint32_t without =
+            coordinator_chunk_where(chunk, COORDINATOR_IN(GONE)) | coordinator_chunk_doubted(chunk);
+        if (!(without & 1u << copy) && state != COORDINATOR_WORKER_LOST && state != COORDINATOR_WORKER_ABSENT)
             return false;
     }
     return true;

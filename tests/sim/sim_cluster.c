@@ -215,7 +215,7 @@ bool sim_tokens_counted(const struct sim_cluster *cluster)
                 uint64_t ct = s->layout.chunk_tokens, first = chunk->index * ct;
                 uint64_t length = coordinator_session_layer_length(s, 0),
                          n = length > first ? length - first : 0;
-                if (chunk->holder == c->cluster.workers[w])
+                if (coordinator_chunk_serves(chunk) == c->cluster.workers[w])
                     tokens += n < ct ? n : ct;
             }
         }

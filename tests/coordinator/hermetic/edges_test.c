@@ -10,7 +10,8 @@ static void every_edge_was_taken(void **state)
         sim_edges_missing(&coordinator_worker_machine) + sim_edges_missing(&coordinator_plan_machine) +
             sim_edges_missing(&coordinator_visit_machine) + sim_edges_missing(&coordinator_session_machine) +
             sim_edges_missing(&coordinator_item_machine) + sim_edges_missing(&coordinator_repair_machine) +
-            sim_edges_missing(&coordinator_move_machine) + sim_edges_missing(&coordinator_check_machine),
+            sim_edges_missing(&coordinator_move_machine) + sim_edges_missing(&coordinator_check_machine) +
+            sim_edges_missing(&coordinator_copy_machine) + sim_edges_missing(&coordinator_word_machine),
         0);
 }
 

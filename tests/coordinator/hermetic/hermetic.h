@@ -89,6 +89,7 @@ int hermetic_appends(void);
 int hermetic_audits(void);
 int hermetic_born(void);
 int hermetic_commits(void);
+int hermetic_copies(void);
 int hermetic_edges(void); // the last one
 int hermetic_events(void);
 int hermetic_fairness(void);

@@ -111,9 +111,9 @@ static int themes(void)
 {
     return hermetic_workers() + hermetic_placing() + hermetic_room() + hermetic_plans() + hermetic_frames() +
            hermetic_fairness() + hermetic_quotas() + hermetic_sessions() + hermetic_items() +
-           hermetic_limits() + hermetic_appends() + hermetic_commits() + hermetic_audits() +
-           hermetic_partial() + hermetic_watches() + hermetic_events() + hermetic_holders() +
-           hermetic_moves() + hermetic_scrub() + hermetic_seals() + hermetic_reading() +
+           hermetic_limits() + hermetic_appends() + hermetic_commits() + hermetic_copies() +
+           hermetic_audits() + hermetic_partial() + hermetic_watches() + hermetic_events() +
+           hermetic_holders() + hermetic_moves() + hermetic_scrub() + hermetic_seals() + hermetic_reading() +
            hermetic_reconcile() + hermetic_restarts() + hermetic_restoring() + hermetic_returned() +
            hermetic_slow() + hermetic_successors() + hermetic_truncates() + hermetic_visits() +
            hermetic_forget() + hermetic_born() + hermetic_edges();

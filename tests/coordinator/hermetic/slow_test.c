@@ -52,7 +52,7 @@ static uint32_t served_by(struct sim_cluster *cluster, uint64_t session, uint32_
     const struct coordinator_session *s = kept_of(cluster, session);
     uint32_t n = 0;
     for (uint32_t c = 0; c < s->layout.n; c++)
-        n += s->layout.chunks[c].holder == worker_of(cluster, i);
+        n += coordinator_chunk_serves(&s->layout.chunks[c]) == worker_of(cluster, i);
     return n;
 }
 
