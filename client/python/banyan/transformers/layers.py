@@ -8,9 +8,11 @@ service does not compute, is refused there: before anything is stored.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -240,6 +242,18 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) 
     return torch.matmul(x.softmax(-1), v).transpose(1, 2)
 
 
+@contextlib.contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Forwards in here are not in training; afterwards each module is as it was."""
+    before = [(module, module.training) for module in model.modules()]
+    model.train(False)
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
 def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, dict[int, Any]]:
     """The model's attention layers, the type of its keys and values, and its attention modules."""
     config = model.config.get_text_config(decoder=True)
@@ -257,10 +271,8 @@ def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, di
     # Of a model that accelerate has put elsewhere the weights are meta tensors, and its hooks move what comes in.
     device = embedding.device if not embedding.is_meta else torch.device("cpu")
     tokens = torch.tensor([[0, min(1, embedding.shape[0] - 1)]], device=device)
-    training = model.training
-    model.train(False)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(model):
             model(input_ids=tokens, past_key_values=cache, use_cache=True)
     except Refused:
         raise
@@ -274,7 +286,6 @@ def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, di
         ) from error
     finally:
         pending.tag = None
-        model.train(training)
     layers = probe.result()
     assert probe.dtype is not None
     return layers, probe.dtype, probe.modules

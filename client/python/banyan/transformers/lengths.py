@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 import torch
 
 from . import alone
+from .blocks import answer_of
+from .layers import evaluating
 from .refused import Refused
 from .tags import uncompiled
 
@@ -186,10 +188,10 @@ def _text_sees_length(model: Any) -> bool:
     positions = torch.arange(5, device=device)[None]
     ids = positions + 1  # that differ: attention to equal ones is the same whatever their positions
     try:
-        with torch.no_grad(), alone.locally():
-            a = model(input_ids=ids[:, :4], position_ids=positions[:, :4], use_cache=False).logits
+        with torch.no_grad(), alone.locally(), evaluating(model):
+            a = answer_of(model(input_ids=ids[:, :4], position_ids=positions[:, :4], use_cache=False))
             positions[0, 4] = _FAR
-            b = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+            b = answer_of(model(input_ids=ids, position_ids=positions, use_cache=False))
         most = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
         return float((a - b[:, :4]).abs().max()) > most * float(a.abs().max())
     except Exception:  # it cannot be shown that text is not concerned
