@@ -499,6 +499,17 @@ def test_autocast(client):
                     assert 0 < (mine - exact).abs().mean() <= 1.5 * (theirs - exact).abs().mean(), family
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_autocast_for_a_part_of_a_text(client, llama, first):
+    """Keys may have the same type as without: values tell."""
+    _, ours = llama
+    with torch.no_grad(), BanyanCache(ours.config, client) as cache:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=first):
+            ours(prompt(), past_key_values=cache)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not first), pytest.raises(Refused, match=r"under torch.autocast"):
+            ours(prompt(1, 1), past_key_values=cache)
+
+
 def test_training_is_refused(client, llama):
     _, ours = llama
     ours.config.attention_dropout = 0.1

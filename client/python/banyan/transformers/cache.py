@@ -102,10 +102,10 @@ class BanyanCache(Answering):
             raise Refused(f"layer {index} asks for attention in another way than when the model was first looked at")
         if self._modules[index]() is not module:
             raise Refused(f"layer {index} is of another model than the one that this cache has looked at")
-        if self._dtype is not None and tag.keys.dtype != self._dtype:
+        if self._types is not None and (tag.keys.dtype, tag.values.dtype) != self._types:
             raise Refused(
-                f"keys of {tag.keys.dtype}, which were {self._dtype} when the model was first looked at: make a new cache, and under "
-                "torch.autocast where the model is called under it"
+                f"keys of {tag.keys.dtype} and values of {tag.values.dtype}, which were of {self._types[0]} and {self._types[1]} when the "
+                "model was first looked at: make a new cache, and under torch.autocast where the model is called under it"
             )
         if torch.is_grad_enabled() and any(
             x is not None and x.requires_grad for x in (query, key, value, tag.keys, tag.values, keywords.get("s_aux"))

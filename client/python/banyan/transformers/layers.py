@@ -157,7 +157,8 @@ class Probe:
         self.layers: dict[int, Layer] = {}
         self.modules: dict[int, Any] = {}
         self.updates: list[Tag] = []
-        self.dtype: torch.dtype | None = None
+        self.dtype: torch.dtype | None = None  # of keys
+        self.value_dtype: torch.dtype | None = None
         self.columns, self.local = 0, False  # whether every layer keeps its state in the client
 
     def arrives(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> Tag:
@@ -181,7 +182,7 @@ class Probe:
         tag.opened += 1
         if index in self.layers:
             raise Refused(f"{where} asks for attention several times in one forward over the same keys")
-        self.dtype = self.dtype or tag.keys.dtype
+        self.dtype, self.value_dtype = self.dtype or tag.keys.dtype, self.value_dtype or tag.values.dtype
         self.modules[index] = weakref.ref(module)
         shape = (
             _latent_shape(where, module, tag, query, key, value, scale_of(scaling, query))
@@ -254,8 +255,8 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, dict[int, Any]]:
-    """The model's attention layers, the type of its keys and values, and its attention modules."""
+def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], tuple[torch.dtype, torch.dtype], dict[int, Any]]:
+    """The model's attention layers, the types of its keys and of its values, and its attention modules."""
     config = model.config.get_text_config(decoder=True)
     if getattr(config, "_attn_implementation", None) != "banyan":
         if not model._can_set_attn_implementation():
@@ -287,5 +288,5 @@ def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, di
     finally:
         pending.tag = None
     layers = probe.result()
-    assert probe.dtype is not None
-    return layers, probe.dtype, probe.modules
+    assert probe.dtype is not None and probe.value_dtype is not None
+    return layers, (probe.dtype, probe.value_dtype), probe.modules

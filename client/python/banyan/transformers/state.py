@@ -59,7 +59,7 @@ class State(Cache):
         self._closed = False
         self._retry: int | None = None  # tokens that a generate() was given which an error has ended
         self._unchecked = False  # resumed, and not compared with a text
-        self._dtype: torch.dtype | None = None  # of keys when the model was looked at, where that decides what is held
+        self._types: tuple[torch.dtype, torch.dtype] | None = None  # of keys and values when the model was looked at, if they decide
         self._modules: dict[int, Any] = {}  # the attention modules of the model that was looked at
         self._counted: Counted | None = None  # how the positions of what is held were counted; None: nothing is held, or it is not known
         self._counting: Counted | None = None  # the same of a forward under way, with its own

@@ -108,9 +108,9 @@ class Watching(Formed):
         alone.end(self)
 
     def _look_at(self, model: PreTrainedModel) -> None:
-        self._plan, dtype, self._modules = run_probe(model)
+        self._plan, types, self._modules = run_probe(model)
         if self._kv_type is None:
-            self._dtype = dtype
+            self._types, dtype = types, types[0]
             if dtype not in KV_TYPES:
                 raise Refused(f"keys and values of {dtype}: the service holds float32, float16 and bfloat16; use model.to(torch.bfloat16)")
             self._kv_type = KV_TYPES[dtype]
