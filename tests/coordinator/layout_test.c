@@ -141,7 +141,7 @@ static void copies_are_struck_off(void **state)
     assert_false(coordinator_chunk_held_by(&chunk, b));
 }
 
-// One that a move brings is in no list, and stays beside it whatever is struck off.
+// One that a move brings is in no list, and stays beside it whatever is removed.
 static void a_copy_comes(void **state)
 {
     (void)state;

@@ -4,8 +4,8 @@
 A layer of its own behind the model's, with a window of one position: its row at position p sees the value at p alone,
 so the service gives back exactly what was put there. Values are digits of 256, which every type of session holds
 exactly: five of the token, six of the model's mark (marks.py), three of how much padding stands before the sequence,
-one of which frequencies its keys were computed with (transformers/lengths.py). Truncates and forks take them along like any
-other layer's.
+one of which frequencies its keys were computed with (transformers/lengths.py), one of how its positions are counted
+(transformers/positions.py). Truncates and forks take them along like any other layer's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ._abi import ffi
 from .marks import BYTES
 from .spec import Kind, Spec
 
-DIM = 16  # the last one is not used
+DIM = 16
 KIND = Kind(q_heads=1, kv_heads=1, k_dim=DIM, v_dim=DIM, scale=1.0, window=1)
 # Of a layer behind it that reads the same rows, all of them, and is never asked: where windows forget, these are kept.
 KEEPER = Kind(q_heads=1, kv_heads=1, k_dim=DIM, v_dim=DIM, scale=1.0)
@@ -32,6 +32,7 @@ def layer_of(spec: Spec) -> int:
 _TOKEN, _PADS = 5, 3  # bytes
 _PAD = _TOKEN + BYTES
 _FORM = _PAD + _PADS
+_COUNT = _FORM + 1
 
 
 def _shifts(n: int) -> torch.Tensor:
@@ -44,10 +45,12 @@ class Stamp(NamedTuple):
     Attributes:
         mark: of the model.
         form: which of its frequencies the keys were computed with.
+        counted: how positions are counted.
     """
 
     mark: int
     form: int = 0
+    counted: int = 0
 
 
 def values(tokens: torch.Tensor, stamp: Stamp, pads: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -56,7 +59,7 @@ def values(tokens: torch.Tensor, stamp: Stamp, pads: list[int], dtype: torch.dty
     rows[..., 0, :_TOKEN] = tokens[..., None] >> _shifts(_TOKEN) & 255
     rows[..., 0, _TOKEN:_PAD] = torch.tensor(list(stamp.mark.to_bytes(BYTES, "little")))
     rows[..., 0, _PAD:_FORM] = (torch.tensor(pads)[:, None] >> _shifts(_PADS) & 255)[:, None]
-    rows[..., 0, _FORM] = stamp.form
+    rows[..., 0, _FORM], rows[..., 0, _COUNT] = stamp.form, stamp.counted
     return rows.to(dtype)
 
 
@@ -76,7 +79,7 @@ class Digits:
         cells, codes = self._cells, self._codes
         if (stamp, pads) != self._said:
             for i, pad in enumerate(pads):
-                for n, digit in enumerate((*stamp.mark.to_bytes(BYTES, "little"), *pad.to_bytes(_PADS, "little"), stamp.form)):
+                for n, digit in enumerate((*stamp.mark.to_bytes(BYTES, "little"), *pad.to_bytes(_PADS, "little"), *stamp[1:])):
                     cells[DIM * i + _TOKEN + n] = codes[digit]
             self._said = stamp, list(pads)
         at = 0
@@ -94,6 +97,7 @@ class Said(NamedTuple):
     marks: torch.Tensor
     pads: torch.Tensor
     forms: torch.Tensor
+    counts: torch.Tensor
 
 
 def parsed(o: torch.Tensor) -> Said:
@@ -103,7 +107,7 @@ def parsed(o: torch.Tensor) -> Said:
     def number(begin: int, end: int) -> torch.Tensor:
         return (digits[:, begin:end] << _shifts(end - begin)).sum(1)
 
-    return Said(number(0, _TOKEN), number(_TOKEN, _PAD), number(_PAD, _FORM), digits[:, _FORM])
+    return Said(number(0, _TOKEN), number(_TOKEN, _PAD), number(_PAD, _FORM), digits[:, _FORM], digits[:, _COUNT])
 
 
 def rows_of(ids: list[int], mark: int, kv_type: str) -> torch.Tensor:

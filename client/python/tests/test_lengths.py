@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 
 import pytest
@@ -123,6 +124,32 @@ def test_longrope_and_back(client, long):
         got = ours.generate(ids[:, :42], attention_mask=mask[:, :42], past_key_values=cache, **more)
         want = whole(eager, ids[:, :42], attention_mask=mask[:, :42], position_ids=positions[:, :42])[:, -1]
         assert near(got.logits[0], want)
+
+
+def test_longrope_in_two_threads(client, long):
+    """A short text is fed while a long one's forward is under way: each has its own form."""
+    eager, ours = long
+    ids, inside, done = prompt(1, 3 * BORDER), threading.Event(), threading.Event()
+
+    def wait(*_):
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            done.wait(60)
+
+    with BanyanCache(ours, client) as one, BanyanCache(ours, client) as other:
+        prefill(ours, ids, one, block=50)
+        hook = ours.model.layers[1].register_forward_pre_hook(wait)
+        got = []
+        thread = threading.Thread(target=lambda: got.append(last(ours, ids, one)))
+        thread.start()
+        inside.wait(60)
+        try:
+            mine = last(ours, ids[:, :20], other)
+        finally:
+            done.set()
+            thread.join()
+            hook.remove()
+        assert near(mine, whole(eager, ids[:, :20])[:, -1:]) and near(got[0], whole(eager, ids)[:, -1:])
 
 
 def test_longrope_in_forwards_of_the_callers(client, long):

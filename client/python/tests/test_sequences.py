@@ -6,6 +6,7 @@ BANYAN_SEQUENCES=N: how many (30). `python tests/test_sequences.py SEED` runs on
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import sys
@@ -84,7 +85,7 @@ def models(kind):
     if kind not in _models:
         pair = []
         for attention in ("eager", "banyan"):
-            model = make(*KINDS[kind], attention)
+            model = make(*copy.deepcopy(KINDS[kind]), attention)  # into which Transformers writes
             part = getattr(model.model.layers[0], "mlp", None)
             if hasattr(part, "down_proj"):
                 part.down_proj = Scaled(part.down_proj)

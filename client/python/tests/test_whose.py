@@ -92,6 +92,20 @@ def test_a_change_between_two_calls(client, llama, what):
         assert generate(ours, prompt(), cache).tolist() == generate(eager, prompt()).tolist()
 
 
+def test_a_configuration_that_is_written_to(client, llama):
+    """As programs do with pad_token_id, and Transformers with what is missing: that alone makes no other model."""
+    eager, ours = (adapted(model, "one", "second") for model in llama)
+    with BanyanCache(ours, client, "book") as cache:
+        out = generate(ours, prompt(), cache)
+        ours.config.rope_parameters["partial_rotary_factor"] = 1.0
+        ours.config.pad_token_id = 5
+        ours.set_adapter("second")
+        with pytest.raises(Refused, match=CHANGED):
+            generate(ours, longer(out), cache)
+        ours.set_adapter("one")
+        assert generate(ours, longer(out), cache).tolist() == generate(eager, longer(out)).tolist()
+
+
 def test_writes_that_pytorch_does_not_count(client, llama):
     """Through .data: seen by generate(), prefill() and by code that opens a session."""
     _, ours = llama

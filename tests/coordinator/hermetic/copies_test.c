@@ -269,7 +269,7 @@ static void a_truncate_is_forgotten_with_the_power(void **state)
                 assert_true(sim_wait_active(cluster, 2));
                 SHOWS(word, "silent", "doubting");
                 SHOWS(word, "doubting", "doubtful");
-                sim_advance(8 * SECOND); // nobody waits for it any more
+                sim_advance(8 * SECOND); // no call waits for it now
                 SHOWS(word, "heard", "silent");
                 SHOWS(word, "doubtful", "doubting");
                 SHOWS(word, "doubting", "silent");

@@ -25,9 +25,16 @@ class Answering(Watching):
             self._meet(model)
         self._check_weights(glance=True)
         given = asked.tokens
+        if self.columns and (given is None or not given.shape[1]):
+            raise Refused(
+                f"generate() is given no text, and the cache holds {self.columns} tokens: give it the whole text, those included, or begin "
+                "again with cache.reset()"
+            )
         if given is None or self._steps is None:
             self._retry = None if given is None else given.shape[1]
             return
+        if self._named:
+            self._look()
         given = self._in_copies(given, asked)
         columns = given.shape[1]
         if asked.mask is not None and self.columns:
@@ -67,6 +74,8 @@ class Answering(Watching):
             self._meet(model)
         self._check_weights(glance=True)
         if self._steps is not None:
+            if self._named:
+                self._look()
             if attention_mask is not None and self.columns:
                 self._check_mask(attention_mask, len(input_ids), input_ids.shape[1])
             self.check(input_ids)

@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from . import alone
 from .faces import stateful
+from .layers import evaluating
 from .limits import Limits
 
 _TOKENS, _BORDER, _ALONE = 14, 8, 3  # of the text; of its first block; of its last tokens, one by one
@@ -55,15 +56,22 @@ def ways_of(model: Any) -> Ways:
 
 
 def _look(model: Any) -> Ways:
-    training = model.training
-    model.train(False)
     try:
-        with torch.no_grad(), alone.locally():
+        with torch.no_grad(), alone.locally(), evaluating(model):
             return _compare(model)
-    except Exception:  # a model that takes no ids alone, or has no logits: nothing is said of it but what costs nothing
-        return Ways()
-    finally:
-        model.train(training)
+    except Exception:  # a model that takes no ids alone
+        return Ways(blocks=not _has_states(model))
+
+
+def answer_of(output: Any) -> torch.Tensor:
+    """Logits; of a model without a head, what it computes for each token."""
+    logits = getattr(output, "logits", None)
+    out: torch.Tensor = output[0] if logits is None else logits
+    return out
+
+
+def _has_states(model: Any) -> bool:
+    return any(stateful(layer) for layer in DynamicCache(config=model.config.get_text_config(decoder=True)).layers)
 
 
 def _compare(model: Any) -> Ways:
@@ -71,16 +79,16 @@ def _compare(model: Any) -> Ways:
     device = next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
     ids = ((torch.arange(_TOKENS) * 7 + 11) % min(int(table.shape[0]), 997)).to(device)[None]
     config = model.config.get_text_config(decoder=True)
-    whole = model(input_ids=ids, use_cache=False).logits.float()
+    whole = answer_of(model(input_ids=ids, use_cache=False)).float()
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-    states = any(stateful(layer) for layer in DynamicCache(config=config).layers)
+    states = _has_states(model)
     most = _MOST if model.dtype in (torch.float32, torch.float64) else _MOST_HALF_STATES if states else _MOST_HALF
 
     def same(ends: list[int], positions: bool) -> bool:
         cache, at, wrong = DynamicCache(config=config), 0, []
         for end in ends:
             more = {"position_ids": torch.arange(at, end, device=device)[None]} if positions else {}
-            got = model(input_ids=ids[:, at:end], past_key_values=cache, use_cache=True, **more).logits.float()
+            got = answer_of(model(input_ids=ids[:, at:end], past_key_values=cache, use_cache=True, **more)).float()
             if at:
                 wrong.append((got - whole[:, at:end]).abs().amax(-1)[0])
             at = end

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from .. import tokens
 from ..client import Client
-from ..errors import FailedPrecondition
+from ..errors import Aborted, FailedPrecondition
 from ..spec import check_placement
 from . import text
 from .answering import Answering
@@ -19,6 +20,7 @@ from .generate import watch_generate
 from .layers import Layer, check_keywords, scale_of, sinks_of
 from .leftover import leave
 from .masks import Mask
+from .positions import go_on
 from .refused import Refused
 from .steps import Gate, Steps
 from .tags import Tag
@@ -26,6 +28,9 @@ from .watching import KV_TYPES
 
 # Seconds without use after which a session without a name goes, for processes that end without a word.
 _FORGOTTEN = 6 * 3600.0
+
+# Reasons of a refused append that say that its rows are there, and others. "": workers of an older build give none.
+_OTHER_BYTES = ("OTHER_BYTES", "")
 
 
 class BanyanCache(Answering):
@@ -75,9 +80,12 @@ class BanyanCache(Answering):
 
     def arrives(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> Tag:
         """An update: the first of a forward puts right what an interrupted one has left."""
+        if self._refused is not None:
+            raise self._refused
         self._begin(keys.shape[0])
-        if not self._open and (model := self._model and self._model()) is not None and self._steps and self._steps.gate is None:
-            self._begin_late(model, {}, self._fed)
+        begun = self._open and not (self._part and (index in self._done or not self._done))
+        if not begun and (model := self._model and self._model()) is not None and self._steps and self._steps.gate is None:
+            self._begin_part(model, keys.shape[2])
         if index not in self._plan:
             raise Refused(f"layer {index} has keys and values, and had none when the model was first looked at")
         if self._dirty and (index in self._done or not self._done):
@@ -94,12 +102,14 @@ class BanyanCache(Answering):
             raise Refused(f"layer {index} asks for attention in another way than when the model was first looked at")
         if self._modules[index]() is not module:
             raise Refused(f"layer {index} is of another model than the one that this cache has looked at")
-        if self._dtype is not None and tag.keys.dtype != self._dtype:
+        if self._types is not None and (tag.keys.dtype, tag.values.dtype) != self._types:
             raise Refused(
-                f"keys of {tag.keys.dtype}, which were {self._dtype} when the model was first looked at: make a new cache, and under "
-                "torch.autocast where the model is called under it"
+                f"keys of {tag.keys.dtype} and values of {tag.values.dtype}, which were of {self._types[0]} and {self._types[1]} when the "
+                "model was first looked at: make a new cache, and under torch.autocast where the model is called under it"
             )
-        if torch.is_grad_enabled() and (query.requires_grad or tag.keys.requires_grad or tag.values.requires_grad):
+        if torch.is_grad_enabled() and any(
+            x is not None and x.requires_grad for x in (query, key, value, tag.keys, tag.values, keywords.get("s_aux"))
+        ):
             raise Refused("gradients do not pass through the service: use torch.no_grad()")
         if layer.sinks or "s_aux" in keywords:
             self._check_sinks(index, layer, keywords)
@@ -113,32 +123,37 @@ class BanyanCache(Answering):
         assert self._steps is not None
         if not self._done:
             self._take_pads(mask)
+            self._counting = go_on(self._counted if self.columns else None, self._positions, self.columns, query.shape[2], self.pads)
             self._dirty = True
             self._note_tokens(query.shape[0], query.shape[2], tag.keys)
         try:
             o = self._steps.attend(index, layer, module, tag, query, self.columns, self.pads, mask.blocks)
         except FailedPrecondition as error:
-            if "different bytes" not in str(error):  # worker/store/store.c; it has no reason of its own
-                raise
-            raise Refused(
-                f"session {self.name!r} has got other tokens behind the {self.columns} that this cache has fed or read: another "
-                "cache or process writes to it. One writes, others use cache.fork(); a new cache sees what is there now"
-            ) from error
+            if not self._done and error.reason in _OTHER_BYTES:  # rows are there that this forward has not put
+                self._steps.look(self._lengths_at(self.columns))
+            raise
+        except Aborted as error:
+            if error.reason == "OLD_INCARNATION":
+                self._steps.look()
+            raise
         self._done.add(index)
         if len(self._done) == len(self._plan):
             self.columns += query.shape[2]
-            self._done, self._dirty = set(), False
+            self._done, self._dirty, self._counted = set(), False, self._counting
+            self._end_part()
         return o
 
     def _check_sinks(self, index: int, layer: Layer, keywords: dict[str, Any]) -> None:
         sinks = keywords.get("s_aux")
         if sinks is None and not layer.sinks:
             return
-        state = None if sinks is None else (sinks.data_ptr(), sinks._version if not sinks.is_inference() else 0)
-        if state is None or self._sinks.get(index) != state:
+        version = -1 if sinks is None or sinks.is_inference() else sinks._version
+        seen, at = self._sinks.get(index, (None, -1))
+        if version < 0 or seen is None or seen() is not sinks or at != version:
             if sinks_of(keywords) != layer.sinks:
                 raise Refused(f"layer {index} has other attention sinks than when the model was first looked at: make a new cache")
-            self._sinks[index] = state
+            if sinks is not None:
+                self._sinks[index] = weakref.ref(sinks), version
 
     def _note_tokens(self, batch: int, rows: int, keys: torch.Tensor) -> None:
         fed, self._fed = self._fed, None
@@ -146,9 +161,9 @@ class BanyanCache(Answering):
         codes = self._codes(fed) if known and fed is not None else text.of_keys(keys)
         if self._unchecked:
             self._check_not_again(codes)
-        assert self._steps is not None
+        assert self._steps is not None and self._counting is not None
         self._held().put(self.columns, codes)
-        self._steps.put_tokens(codes, tokens.Stamp(self._mark, self._form))
+        self._steps.put_tokens(codes, tokens.Stamp(self._mark, self._form, self._counting.kind(self.pads)))
 
     def _take_pads(self, mask: Mask) -> None:
         if mask.q_offset != self.columns:
@@ -168,10 +183,12 @@ class BanyanCache(Answering):
     def fork(self, name: str | None = None) -> BanyanCache:
         """Another cache that begins with what this one holds: n answers to one document, which is held once."""
         self._check_open()
+        self._check_ended()
+        self._look()
         other = object.__new__(BanyanCache)
         other.__dict__.update(
             self.__dict__, name=name, _named=name is not None, pads=list(self.pads), _done=set(), _dirty=False, _open=False, _began=None,
-            _hooks=[], _forms=[], _steps=None, _text=self._text and self._text.select(list(range(len(self.pads)))),
+            _hooks=[], _forms=[], _sinks={}, _steps=None, _text=self._text and self._text.select(list(range(len(self.pads)))),
         )  # fmt: skip
         other.layers = copy.deepcopy(self.layers, {id(self): other})
         if (model := self._model and self._model()) is not None:

@@ -29,14 +29,14 @@ class Formed(Opened):
         finally:
             self._goal = before
 
-    def _choose_form(self, model: Any, keywords: dict[str, Any], fed: torch.Tensor | None) -> None:
+    def _choose_form(self, model: Any, keywords: dict[str, Any], rows: int) -> None:
         self._drop_forms()  # of a forward that an error has ended
         if self._limits and self.columns:
             self._forms = self._limits.in_step()
         if not self._lengths:
             return
         positions = keywords.get("position_ids")
-        end = self.columns + (fed.shape[1] if isinstance(fed, torch.Tensor) else 0)
+        end = self.columns + rows
         if isinstance(positions, torch.Tensor):
             end = int(positions.max()) + 1
         form = self._lengths.form_of(max(end, self._goal))

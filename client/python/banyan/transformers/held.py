@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from . import alone, text
+from .blocks import answer_of
+from .layers import evaluating
 from .refused import Refused
 from .state import State
 from .text import Text
@@ -21,6 +23,7 @@ class Held(State):
     def _read(self) -> list[torch.Tensor]:
         if self._steps is None:
             return []
+        self._look()
         return [self._steps.said(s, 0, self.columns - pad).tokens for s, pad in zip(self._steps.sessions, self.pads)]
 
     def _held(self) -> Text:
@@ -70,9 +73,11 @@ class Held(State):
         if self._alike is None:
             table = model.get_input_embeddings()
             ids = torch.tensor([[1, 0]], device=table.weight.device)
-            with torch.no_grad(), alone.locally():
+            with torch.no_grad(), alone.locally(), evaluating(model):
                 try:
-                    a, b = model(input_ids=ids, use_cache=False).logits, model(inputs_embeds=table(ids), use_cache=False).logits
+                    a, b = (
+                        answer_of(model(**{name: x}, use_cache=False)) for name, x in (("input_ids", ids), ("inputs_embeds", table(ids)))
+                    )
                     self._alike = bool(torch.equal(a, b))
                 except Exception:
                     self._alike = False

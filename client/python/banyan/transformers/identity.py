@@ -129,6 +129,7 @@ class Identity:
     def __init__(self, model: Any) -> None:
         self._model = weakref.ref(model)
         self._read: dict[str, tuple[_Seen, int, int]] = {}  # of a tensor: a glance at it, and its hash
+        self._config = marks.of_config(model.config.to_dict())  # as it is now: what programs write to it later alters no module
         self._mark: int | None = None
         self._modules: list[tuple[dict[str, Any], list[Any]]] = []
         self._seen: list[_Seen] = []
@@ -178,7 +179,7 @@ class Identity:
             # Of a kind that cannot be read: then what the model is called has to do.
             parts.append(repr((getattr(model.config, "_name_or_path", ""), getattr(model.config, "_commit_hash", None))).encode())
         parts += self._hashes({name: seen for name, seen in sorted(tensors.items()) if _is_plain(seen.tensor)})
-        return marks.together(marks.of_config(model.config.to_dict()), marks.digest(parts, marks.WEIGHTS_BITS))
+        return marks.together(self._config, marks.digest(parts, marks.WEIGHTS_BITS))
 
     def _hashes(self, tensors: dict[str, _Seen]) -> list[bytes]:
         glances = _numbers([_glance(seen.tensor) for seen in tensors.values()])

@@ -8,9 +8,11 @@ service does not compute, is refused there: before anything is stored.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -155,7 +157,8 @@ class Probe:
         self.layers: dict[int, Layer] = {}
         self.modules: dict[int, Any] = {}
         self.updates: list[Tag] = []
-        self.dtype: torch.dtype | None = None
+        self.dtype: torch.dtype | None = None  # of keys
+        self.value_dtype: torch.dtype | None = None
         self.columns, self.local = 0, False  # whether every layer keeps its state in the client
 
     def arrives(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> Tag:
@@ -179,7 +182,7 @@ class Probe:
         tag.opened += 1
         if index in self.layers:
             raise Refused(f"{where} asks for attention several times in one forward over the same keys")
-        self.dtype = self.dtype or tag.keys.dtype
+        self.dtype, self.value_dtype = self.dtype or tag.keys.dtype, self.value_dtype or tag.values.dtype
         self.modules[index] = weakref.ref(module)
         shape = (
             _latent_shape(where, module, tag, query, key, value, scale_of(scaling, query))
@@ -240,8 +243,20 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) 
     return torch.matmul(x.softmax(-1), v).transpose(1, 2)
 
 
-def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, dict[int, Any]]:
-    """The model's attention layers, the type of its keys and values, and its attention modules."""
+@contextlib.contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Forwards in here are not in training; afterwards each module is as it was."""
+    before = [(module, module.training) for module in model.modules()]
+    model.train(False)
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], tuple[torch.dtype, torch.dtype], dict[int, Any]]:
+    """The model's attention layers, the types of its keys and of its values, and its attention modules."""
     config = model.config.get_text_config(decoder=True)
     if getattr(config, "_attn_implementation", None) != "banyan":
         if not model._can_set_attn_implementation():
@@ -257,10 +272,8 @@ def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, di
     # Of a model that accelerate has put elsewhere the weights are meta tensors, and its hooks move what comes in.
     device = embedding.device if not embedding.is_meta else torch.device("cpu")
     tokens = torch.tensor([[0, min(1, embedding.shape[0] - 1)]], device=device)
-    training = model.training
-    model.train(False)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(model):
             model(input_ids=tokens, past_key_values=cache, use_cache=True)
     except Refused:
         raise
@@ -274,7 +287,6 @@ def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, di
         ) from error
     finally:
         pending.tag = None
-        model.train(training)
     layers = probe.result()
-    assert probe.dtype is not None
-    return layers, probe.dtype, probe.modules
+    assert probe.dtype is not None and probe.value_dtype is not None
+    return layers, (probe.dtype, probe.value_dtype), probe.modules

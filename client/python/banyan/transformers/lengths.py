@@ -23,12 +23,15 @@ position that it sees: in the long form the embedding is given one position more
 from __future__ import annotations
 
 import copy
+import threading
 import weakref
 from typing import Any, NamedTuple
 
 import torch
 
 from . import alone
+from .blocks import answer_of
+from .layers import evaluating
 from .refused import Refused
 from .tags import uncompiled
 
@@ -36,6 +39,7 @@ SHORT = 0  # the form of a text that passes no border
 
 _FAR = 1 << 22  # a position behind every border
 
+_turns: weakref.WeakKeyDictionary[Any, threading.Lock] = weakref.WeakKeyDictionary()
 _independent: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that were looked at
 
 
@@ -119,15 +123,23 @@ class Lengths:
 
 
 def _hooks(module: Any, borders: dict[str | None, int], passed: set[int]) -> list[Any]:
-    """borders: by type of layers. passed: those behind which keys have the long factors."""
+    """borders: by type of layers. passed: those behind which keys have the long factors.
+
+    They are for this thread's forward. Others may be under way, in another form, and the module keeps the frequencies that it
+    has chosen: one call at a time.
+    """
+    mine, turn = threading.get_ident(), _turns.setdefault(module, threading.Lock())
     seen: list[int] = []  # rows of a call under way; 0: as it is
 
     @uncompiled
     def before(module: Any, arguments: Any, keywords: Any) -> Any:
+        if threading.get_ident() != mine:
+            return None
         ids = keywords["position_ids"] if "position_ids" in keywords else arguments[1]
         border = borders.get(keywords.get("layer_type", arguments[2] if len(arguments) > 2 else None))
         if border is not None and border not in passed and int(ids.max()) + 1 > border:
             raise Refused(f"position {int(ids.max())}, in a text that was said to end before: give position_ids that count tokens")
+        turn.acquire()
         seen.append(0 if border not in passed else ids.shape[-1])
         if not seen[-1]:
             return None
@@ -138,14 +150,20 @@ def _hooks(module: Any, borders: dict[str | None, int], passed: set[int]) -> lis
 
     @uncompiled
     def behind(module: Any, arguments: Any, keywords: Any, output: Any) -> Any:
+        if threading.get_ident() != mine or not seen:
+            return None
         rows = seen.pop()
-        if not rows:
+        turn.release()
+        if not rows or output is None:  # an error has ended it
             return None
         if not isinstance(output, tuple) or any(x.shape[-2] != rows + 1 for x in output):
             raise Refused("this model's rotary embedding gives something else than a cosine and a sine for each position")
         return tuple(x[..., :rows, :] for x in output)
 
-    return [module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(behind, with_kwargs=True)]
+    return [
+        module.register_forward_pre_hook(before, with_kwargs=True),
+        module.register_forward_hook(behind, with_kwargs=True, always_call=True),
+    ]
 
 
 def _has_grown(module: Any) -> bool:
@@ -186,10 +204,10 @@ def _text_sees_length(model: Any) -> bool:
     positions = torch.arange(5, device=device)[None]
     ids = positions + 1  # that differ: attention to equal ones is the same whatever their positions
     try:
-        with torch.no_grad(), alone.locally():
-            a = model(input_ids=ids[:, :4], position_ids=positions[:, :4], use_cache=False).logits
+        with torch.no_grad(), alone.locally(), evaluating(model):
+            a = answer_of(model(input_ids=ids[:, :4], position_ids=positions[:, :4], use_cache=False))
             positions[0, 4] = _FAR
-            b = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+            b = answer_of(model(input_ids=ids, position_ids=positions, use_cache=False))
         most = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
         return float((a - b[:, :4]).abs().max()) > most * float(a.abs().max())
     except Exception:  # it cannot be shown that text is not concerned

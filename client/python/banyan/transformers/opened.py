@@ -14,7 +14,8 @@ from . import identity
 from .held import Held
 from .leftover import watch
 from .lengths import SHORT
-from .refused import Refused
+from .positions import TOKENS, Counted
+from .refused import NotThisModels, Refused
 from .spec import spec_of
 from .steps import Steps
 from .text import Text
@@ -46,6 +47,8 @@ class Opened(Held):
                 raise
             self.pads, self._text = [0] * batch, Text(batch)
             self._steps = Steps(self.client, sessions, self._kv_type)
+            if self._named:
+                self._steps.look()
         if len(self._steps.sessions) != batch:
             raise Refused(f"this cache holds {len(self._steps.sessions)} sequences and is given {batch}")
         return self._steps
@@ -85,9 +88,8 @@ class Opened(Held):
 
     def _adopt(self, sessions: list[Session]) -> None:
         self._steps = Steps(self.client, sessions, self._kv_type)
-        infos = [s.info() for s in sessions]
-        # One that has a token says how much padding is before it; one that has none is nothing but padding so
-        # far.
+        infos = self._steps.look()
+        # One that has a token says how much padding is before it; one that has none is nothing but padding so far.
         begun = [i for i, s in enumerate(sessions) if infos[i].layer_lengths[tokens.layer_of(s.spec)]]
         said = {i: self._steps.said(sessions[i], 0, 1) for i in begun}
         pads = {i: int(one.pads) for i, one in said.items()}
@@ -97,6 +99,8 @@ class Opened(Held):
         self.columns = min((infos[i].length + pads[i] - least for i in begun), default=0)
         self.pads = [min(pads[i] - least, self.columns) if i in pads else self.columns for i in range(len(sessions))]
         self._dirty = any(n > self.columns - pad for info, pad in zip(infos, self.pads) for n in info.layer_lengths)
+        last = [self._steps.said(sessions[i], self.columns - self.pads[i] - 1, 1) for i in begun if self.columns > self.pads[i]]
+        self._counted = Counted.of(max((int(one.counts) for one in last), default=TOKENS), self.pads)
         self._unchecked = self.columns > 0
         if self._plan:
             self._check_model()
@@ -104,12 +108,12 @@ class Opened(Held):
     def _check_model(self) -> None:
         """That the sessions are of this very model: of its layers, its configuration and its weights."""
         assert self._steps is not None
-        for session in self._steps.sessions:
+        for session, info in zip(self._steps.sessions, self._steps.look()):
             self._more["forget"] = session.spec.forget
             if why := difference(session.spec, self._spec()):
-                raise Refused(f"session {self.name!r} is not this model's: {why}")
-            if session.info().length and (why := identity.difference(int(self._steps.said(session, 0, 1).marks), self._mark)):
-                raise Refused(
+                raise NotThisModels(f"session {self.name!r} is not this model's: {why}")
+            if info.length and (why := identity.difference(int(self._steps.said(session, 0, 1).marks), self._mark)):
+                raise NotThisModels(
                     f"session {self.name!r} was made with {why}: its keys and values are not what this model would compute. Load the model "
                     "that it was made with, or give another name for the session"
                 )

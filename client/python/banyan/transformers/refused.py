@@ -6,3 +6,7 @@ from __future__ import annotations
 
 class Refused(RuntimeError):
     """This model, or this use of it, is not what the service computes. Nothing was answered wrongly."""
+
+
+class NotThisModels(Refused):
+    """The session is another model's, or another process writes to it."""

@@ -16,6 +16,7 @@ from .generate import running
 from .layers import Layer
 from .lengths import SHORT, Lengths
 from .limits import Limits
+from .positions import COLUMNS, Counted
 from .refused import Refused
 from .steps import Steps
 from .tags import uncompiled
@@ -58,9 +59,16 @@ class State(Cache):
         self._closed = False
         self._retry: int | None = None  # tokens that a generate() was given which an error has ended
         self._unchecked = False  # resumed, and not compared with a text
-        self._dtype: torch.dtype | None = None  # of keys when the model was looked at, where that decides what is held
+        self._types: tuple[torch.dtype, torch.dtype] | None = None  # of keys and values when the model was looked at, if they decide
         self._modules: dict[int, Any] = {}  # the attention modules of the model that was looked at
-        self._sinks: dict[int, Any] = {}
+        self._counted: Counted | None = None  # how the positions of what is held were counted; None: nothing is held, or it is not known
+        self._counting: Counted | None = None  # the same of a forward under way, with its own
+        self._positions: Any = COLUMNS  # that the forward under way was given (positions.py)
+        self._sinks: dict[int, Any] = {}  # of a layer: the sinks that were compared with its own, and their version
+        self._refused: Refused | None = None  # why the session is not that of the model that was met
+        self._part = False  # a forward is under way of a part of the model, without the model's own hooks
+        self._within = False  # the model was met in a forward that is under way
+        self._dropouts: list[Any] = []  # the model's modules of this kind
         self._model: Any = None
         self._steps: Steps | None = None
         self._hooks: list[Any] = []
@@ -100,10 +108,23 @@ class State(Cache):
         if self._closed:
             raise Refused("this cache was closed: make a new one; a session with a name is opened by it")
 
+    def _lengths_at(self, columns: int) -> list[int]:
+        """Of each session, where the batch has so many columns."""
+        return [max(0, columns - pad) for pad in self.pads]
+
+    def _look(self) -> None:
+        """Refused where another cache or process has written to the sessions."""
+        if self._steps is not None:
+            self._steps.look(None if self._dirty else self._lengths_at(self.columns))
+
+    def _cut(self, columns: int) -> None:
+        if self._steps is not None:
+            self._steps.truncate(self._lengths_at(columns), None if self._dirty else self._lengths_at(self.columns))
+
     def put_right(self) -> None:
         """Takes away what an interrupted forward has left behind the last whole one."""
         if self._dirty and self._steps is not None:
-            self._steps.truncate([max(0, self.columns - pad) for pad in self.pads])
+            self._cut(self.columns)
             self._done, self._dirty = set(), False
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -115,6 +136,9 @@ class State(Cache):
                 raise Refused(
                     f"layer {i} has a state of its own, which cannot go back: begin again with cache.reset(), or fork() beforehand"
                 )
+        columns = max(0, self.columns + tokens_to_remove)
+        if tokens_to_remove:
+            self._cut(columns)
         for layer in self._local().values():
             if layer.record_past:
                 layer.crop(tokens_to_remove)
@@ -123,17 +147,20 @@ class State(Cache):
         if not self._is_generating():
             self._retry = None
         self._began = None
-        columns = max(0, self.columns + tokens_to_remove)
-        self._steps.truncate([max(0, columns - pad) for pad in self.pads])
         self.columns, self._done, self._dirty = columns, set(), False
+        self._uncount()
+
+    def _uncount(self) -> None:
+        """Tokens were taken away: how the last one was counted is known if all were counted alike."""
+        if self._counted is not None and not self._counted.even:
+            self._counted = None
 
     def reset(self) -> None:
+        self._cut(0)
         for layer in self._local().values():
             layer.reset()
-        if self._steps is not None:
-            self._steps.truncate([0] * len(self.pads))
         self.columns, self._done, self._dirty, self._open, self.pads = 0, set(), False, False, [0] * len(self.pads)
-        self._form, self._unchecked, self._retry, self._began = SHORT, False, None, None
+        self._form, self._unchecked, self._retry, self._began, self._counted = SHORT, False, None, None, None
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Sequence i goes on from what sequence beam_idx[i] is now: by forks, which share all full chunks."""
@@ -150,13 +177,15 @@ class State(Cache):
         """Sequences are forked, dropped, or change places. Sessions with a name stay what they are: forks take their place."""
         if self._steps is None or sources == list(range(len(self.pads))):
             return
-        for layer in self._local().values():
-            layer.reorder_cache(torch.tensor(sources))
         if self._named:
+            self._look()
             self._steps.replace([self._steps.sessions[i].fork(self.columns - self.pads[i]) for i in sources])
             self._named = False
         else:
             self._steps.select(sources)
+        for layer in self._local().values():
+            layer.reorder_cache(torch.tensor(sources))
         self.pads = [self.pads[i] for i in sources]
+        self._counted = self._counted and self._counted.select(sources)
         if self._text is not None:
             self._text = self._text.select(sources)

@@ -12,9 +12,10 @@ from .._abi import ffi, lib
 from ..client import Client, Session
 from ..errors import raise_c
 from ..guard import Entered
+from ..info import SessionInfo
 from ..tokens import DIM, Said, Stamp, layer_of, parsed, values
 from .layers import Latent, Layer, latent_rows
-from .refused import Refused
+from .refused import NotThisModels, Refused
 from .rows import RowCall
 from .tags import Tag
 
@@ -92,6 +93,8 @@ class Steps:
 
     def _set_sessions(self, sessions: list[Session]) -> None:
         self.sessions = sessions
+        self._histories: list[set[int]] = [set() for _ in sessions]  # incarnations that this process has seen or made; none: unknown
+        self._overtaken = ""  # why the sessions are no longer what this process has fed or read
         self._tokens: tuple[torch.Tensor, Stamp] | None = None  # of the forward under way, which its first call brings
         self._calls: dict[int, RowCall] = {}
         self._make_room(2 * len(sessions))
@@ -108,6 +111,7 @@ class Steps:
         blocks: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         """[B, S, H, v_dim]: attention of the rows of `query` [B, H, S, k_dim], their keys appended first."""
+        self._check_alone()
         latent = self._latent(index, module) if layer.latent else None
         batch, _, rows, _ = query.shape
         q = _rows_first(latent.query(query) if latent else query, torch.float32)
@@ -261,10 +265,38 @@ class Steps:
             parts.append(parsed(session.attend(layer, at, torch.zeros((min(_READ, end - at), 1, DIM))).o))
         return parts[0] if len(parts) == 1 else Said(*(torch.cat(column) for column in zip(*parts)))
 
-    def truncate(self, lengths: list[int]) -> None:
-        for session, length in zip(self.sessions, lengths):
-            if any(n > length for n in session.info().layer_lengths):
-                session.truncate(length)
+    def look(self, held: list[int] | None = None) -> list[SessionInfo]:
+        """The sessions' states. Refused, from then on, where another cache or process has written to one.
+
+        held: the most tokens that this process has put into each; None: an interrupted forward may have left more.
+        The library takes a session as it was when its state was last read, so states are read here alone.
+        """
+        self._check_alone()
+        found = [session.info() for session in self.sessions]
+        for i, info in enumerate(found):
+            name = info.name or info.id
+            if self._histories[i] and info.incarnation not in self._histories[i]:
+                self._overtaken = f"session {name!r} was cut, and may hold other tokens than this cache has fed or read"
+            elif held is not None and any(n > held[i] for n in info.layer_lengths):
+                self._overtaken = f"session {name!r} has got other tokens behind the {held[i]} that this cache has fed or read"
+        self._check_alone()
+        self._histories = [{info.incarnation} for info in found]
+        return found
+
+    def _check_alone(self) -> None:
+        if self._overtaken:
+            raise NotThisModels(
+                f"{self._overtaken}: another cache or process writes to it. One writes, others use cache.fork(); a new cache sees what is "
+                "there now"
+            )
+
+    def truncate(self, lengths: list[int], held: list[int] | None) -> None:
+        """held: see look()."""
+        for i, (info, length) in enumerate(zip(self.look(held), lengths)):
+            if any(n > length for n in info.layer_lengths):
+                self._histories[i].add(info.incarnation + 1)  # also of a call that fails, which may have been carried out
+                self.sessions[i].truncate(length)
+                self._histories[i] = {info.incarnation + 1}
 
     def select(self, sources: list[int]) -> None:
         """Session i becomes a continuation of what session sources[i] is now. Those that none goes on from are deleted."""

@@ -16,7 +16,8 @@ from .formed import Formed
 from .layers import run_probe
 from .lengths import Lengths
 from .limits import Limits
-from .refused import Refused
+from .positions import given_to
+from .refused import NotThisModels, Refused
 from .tags import uncompiled
 
 KV_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -30,7 +31,12 @@ class Watching(Formed):
         def hook(module: torch.nn.Module, arguments: Any) -> None:
             cache = here()
             if cache is not None and cache._is_awaited(module):
-                cache._meet(module)
+                try:
+                    cache._meet(module)
+                except NotThisModels as refused:  # of the session; and this forward may be another cache's
+                    cache._refused = refused
+                    return
+                cache._within = True
                 cache._await_tokens(module)
 
         self._hooks.append(torch.nn.modules.module.register_module_forward_pre_hook(hook))
@@ -40,12 +46,17 @@ class Watching(Formed):
 
     def _meet(self, model: Any) -> None:
         self._drop_hooks()
+        kv_type = self._kv_type
         try:
             self._look_at(model)
+            if self._steps is not None:
+                self._check_model()
         except BaseException:
             self._drop_hooks()
+            self._plan, self._modules, self._model, self._kv_type = {}, {}, None, kv_type
             self._await_model()  # the next call looks again
             raise
+        self._refused = None
 
     def _await_tokens(self, model: Any) -> None:
         """Of a forward that has begun already, perhaps with this cache: what the model inside is called with, or what is embedded."""
@@ -73,6 +84,22 @@ class Watching(Formed):
             raise Refused("this model counts positions from zero in each forward: give BanyanCache the model, not its config")
         self._begin_forward(model, keywords, fed)
 
+    def _begin_part(self, model: Any, rows: int) -> None:
+        """Of a forward that shows at its first layer of attention: of a model within this one, or by forward() itself."""
+        if self._local() or self._lengths or (self.columns and (self._limits or self._ways.positions)):
+            raise Refused(
+                "a part of the model was called with this cache, or its forward(): what this model needs beside attention (states of its "
+                "own, frequencies or positions that depend on the text) is seen to where the model itself is called. Call that, and give "
+                "BanyanCache the model, not its config"
+            )
+        self._begin_forward(model, {}, self._fed if self._within else None, rows)
+        self._part = not self._within  # else the model's hooks are there when it ends
+
+    def _end_part(self) -> None:
+        if self._part:
+            self._open, self._part = False, False
+            alone.end(self)
+
     def _drop_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()
@@ -81,20 +108,19 @@ class Watching(Formed):
         alone.end(self)
 
     def _look_at(self, model: PreTrainedModel) -> None:
-        self._plan, dtype, self._modules = run_probe(model)
+        self._plan, types, self._modules = run_probe(model)
         if self._kv_type is None:
-            self._dtype = dtype
+            self._types, dtype = types, types[0]
             if dtype not in KV_TYPES:
                 raise Refused(f"keys and values of {dtype}: the service holds float32, float16 and bfloat16; use model.to(torch.bfloat16)")
             self._kv_type = KV_TYPES[dtype]
+        self._note_dropouts(model)
         self._mark = identity.fingerprint(model)
         self._lengths, self._limits, self._ways = Lengths(model), Limits(model), ways_of(model)
         windows = windows_of_caches(model.config.get_text_config(decoder=True))
         hidden = [windows[i] for i, layer in self._plan.items() if windows[i] and not (layer.rule.window or layer.rule.chunk)]
         self._most = min(hidden, default=0)
         self._watch(model)
-        if self._steps is not None:
-            self._check_model()
 
     def _watch(self, model: PreTrainedModel) -> None:
         """Notes which tokens are fed, and that no layer is left out."""
@@ -107,7 +133,10 @@ class Watching(Formed):
                 return None
             alone.end(cache)
             if keywords.get("past_key_values") is cache:
+                cache._part, cache._within, cache._fed = False, False, None
                 fed = _fed(arguments, keywords)
+                if fed is None:
+                    return None  # its first layer of attention tells how many tokens there are
                 cache._begin_forward(module, keywords, fed)
                 return cache._with_positions(arguments, keywords, fed)
             given = cache._taken_back(module, keywords)
@@ -134,7 +163,8 @@ class Watching(Formed):
         self._hooks.append(model.register_forward_hook(ended, with_kwargs=True))
         self._hooks.append(model.register_forward_hook(over, with_kwargs=True, always_call=True))
 
-    def _begin_forward(self, model: Any, keywords: dict[str, Any], fed: torch.Tensor | None = None) -> None:
+    def _check_ended(self) -> None:
+        """That the last forward has ended well, or has been taken back."""
         if self._open and (local := self._local()):
             raise Refused(
                 f"an error has ended a forward, in which layers {list(local)[:4]} may have moved on the state that they have of their own: "
@@ -145,19 +175,33 @@ class Watching(Formed):
                 f"an interrupt has ended a forward behind its last layer of attention, so that its tokens are held: cache.crop("
                 f"{(self._began or 0) - self.columns}) takes them away, and cache.check(input_ids) leaves them there"
             )
+
+    def _begin_forward(self, model: Any, keywords: dict[str, Any], fed: torch.Tensor | None, rows: int = 0) -> None:
+        """rows: where nothing that is fed was seen."""
+        self._check_ended()
         if keywords.get("use_cache") is False:
             raise Refused("use_cache=False and past_key_values contradict each other: leave one of the two out")
         if not self._is_generating():
             self._retry = None
+        rows = rows if fed is None else fed.shape[1]
+        self._check_evaluating(model)
         self._check_weights(glance=False)
-        self._check_way(fed)
-        self._choose_form(model, keywords, fed)
+        self._check_way(rows)
+        self._choose_form(model, keywords, rows)
+        self._positions = given_to(model, keywords, self.pads)
         self._open, self._began, self._fed = True, self.columns, fed
         alone.begin(self)
 
-    def _check_way(self, fed: torch.Tensor | None) -> None:
+    def _check_evaluating(self, model: Any) -> None:
+        if model.training or any((module := found()) is not None and module.training and module.p for found in self._dropouts):
+            raise Refused(
+                "the model is in training, where dropout and the like make keys and values random: call model.eval() first, also after "
+                "an adapter was added"
+            )
+
+    def _check_way(self, rows: int) -> None:
         """That the model computes in this forward what it would compute in one over the whole text."""
-        rows, ways = (fed.shape[1] if isinstance(fed, torch.Tensor) else 0), self._ways
+        ways = self._ways
         if self.columns and rows != 1 and not ways.blocks:
             raise Refused(
                 f"{rows} tokens behind {self.columns} in one forward: this model's layers leave out the state that they have then, so that "
@@ -192,7 +236,11 @@ class Watching(Formed):
         model = self._model and self._model()
         if model is None:
             return
+        if glance:
+            self._note_dropouts(model)
         mark = identity.identity_of(model).mark(glance)
+        if mark != self._mark:
+            self._sinks = {}
         if mark != self._mark and self.columns:
             raise Refused(
                 "the model has changed since the tokens of this cache were fed (its weights, which of its adapters are active, or their "
@@ -200,13 +248,19 @@ class Watching(Formed):
             )
         self._mark = mark
 
+    def _note_dropouts(self, model: Any) -> None:
+        self._dropouts = [weakref.ref(m) for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
+
     def _take_back(self) -> None:
         """Of a forward that an error has ended behind its last layer of attention: its tokens are not held."""
         if self._open and self._began is not None and self.columns > self._began:
             self.columns, self._done, self._dirty = self._began, set(), True
+            self._uncount()
+        if not self._local():
+            self._open = False
 
     def _end_forward(self) -> None:
-        self._open = False
+        self._open = self._within = False
         self._drop_forms()
         if self._done:
             missing = sorted(set(self._plan) - self._done)

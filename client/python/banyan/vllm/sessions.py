@@ -272,6 +272,9 @@ class Book:
             if at == 0 and int(said.marks[0]) != entry.mark:
                 self._unnamed(entry, "is another model's")
                 return 0
+            if bool(said.counts.any()):  # transformers/positions.py: a program has fed it so
+                self._unnamed(entry, "has positions that count something else than tokens")
+                return 0
             differ = ((said.tokens != prompt[at : at + n]) | (said.marks != entry.mark)).nonzero()
             if len(differ):
                 return at + int(differ[0])
