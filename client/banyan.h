@@ -64,8 +64,110 @@ typedef enum banyan_code { // gRPC's canonical codes
     BANYAN_UNAUTHENTICATED = 16, // the token is missing, expired or wrong
 } banyan_code;
 
-BANYAN_API const char *banyan_code_name(banyan_code code); // "OK", "NOT_FOUND", …
-BANYAN_API const char *banyan_version(void);               // "0.1.0"
+// Why a call has failed, more exactly than its code says. Programs compare these, never the message. Each
+// reason comes with one of the codes named below. Numbers keep their meaning; a reason of a service newer
+// than this library is NONE, and so is one of an older service that has no reason for what happened.
+typedef enum banyan_reason {
+    BANYAN_REASON_NONE = 0, // the code is enough
+    // any, of calls about tokens: a token is in the way: it exists already, does not exist, or must exist
+    // first. Then: banyan_tokens_list.
+    BANYAN_REASON_TOKEN = 1,
+    // FAILED_PRECONDITION: tokens that the call needs are not committed, or not attached (or were dropped
+    // because they were not committed within a worker's --attach-ttl): their ranges are named. Then: attach
+    // and commit them.
+    BANYAN_REASON_HOLE = 2,
+    // FAILED_PRECONDITION: tokens that the call needs were freed: it goes further back than the session's
+    // margin (docs/reference/wire.md, "Windows that forget"). Then: nothing brings them back; a session with
+    // a larger forget, or with 0, keeps more.
+    BANYAN_REASON_FORGOTTEN = 3,
+    // DATA_LOSS: of a commit: rows in a worker's memory differ from those that the client attached: ranges
+    // and workers are named, the rows were dropped. Of a read: what came differs from the worker's memory, or
+    // that from its seal. Then: attach the ranges again, then commit again; if they were committed before
+    // (the message says so), truncate before them.
+    // FAILED_PRECONDITION: holders of a chunk have different bytes for the range of the commit. Then: attach
+    // the range again.
+    BANYAN_REASON_HASH_MISMATCH = 4,
+    // FAILED_PRECONDITION: the ticket has expired, or is of an earlier term, or this worker no longer holds
+    // the chunk, or more workers hold it since the ticket was issued. Then: AttachOpen or ReadOpen again (the
+    // library does).
+    BANYAN_REASON_OLD_TICKET = 5,
+    // UNAVAILABLE: tokens are on workers that are absent; ranges (the first 15, and one that spans the rest)
+    // and workers are named. Then: try again, or take a partial answer.
+    // DATA_LOSS: a worker returned without them: no worker holds these tokens any longer. Then: truncate
+    // before the loss, or delete and attach again, or take a partial answer.
+    BANYAN_REASON_MISSING_RANGE = 6,
+    // UNAVAILABLE, DEADLINE_EXCEEDED, or the code of the call that failed: a worker did not answer, or was
+    // lost meanwhile, or refuses this session's layout. Then: try again.
+    BANYAN_REASON_WORKER_LOST = 7,
+    // UNAVAILABLE: workers hold a newer state of the session than the coordinator's store has. Then: start
+    // the coordinator on the store that lists it, or give that state up: banyanctl quarantine.
+    BANYAN_REASON_QUARANTINE = 8,
+    // UNAVAILABLE: the coordinator's store was restored from a backup, and no operator has confirmed yet that
+    // all workers are back. Then: banyanctl accept (docs/operating/backup.md).
+    BANYAN_REASON_RESTORED = 9,
+    // DATA_LOSS: of a commit: it is durable, but the named worker lacks rows of the range. Then: attach the
+    // range again, then commit it again.
+    // DATA_LOSS: of any other call: an answer does not cover what the layout demands, copies of appended rows
+    // are missing, or a worker has lost the session or a chunk that it should hold. Then: try again; if it
+    // persists, proceed as for lost data.
+    BANYAN_REASON_COVERAGE = 10,
+    // ABORTED: a worker has another epoch of the layout than the step; or a layout or plan arrived late.
+    // Then: try again (the coordinator does).
+    BANYAN_REASON_OLD_EPOCH = 11,
+    // ABORTED: a worker does not have the step's plan, or no longer; or another worker's step is of a term
+    // that no coordinator has begun there. Then: try again (the coordinator does, with a new plan).
+    BANYAN_REASON_OLD_PLAN = 12,
+    // ABORTED: between coordinator and workers: rows that the item reads are on the worker's disk
+    // (--store-limit), and are being read; or it appends, and the worker's disk is slow. Then: try again (the
+    // coordinator does, in a frame of its own).
+    BANYAN_REASON_COLD = 13,
+    // RESOURCE_EXHAUSTED: a worker, which is named, has no memory for rows of an append, and their chunk
+    // cannot go elsewhere: it has rows already, or may be being attached to. Between coordinator and workers:
+    // of any append; the coordinator tries another worker first. Then: raise its --memory, or have less on
+    // it.
+    BANYAN_REASON_FULL = 14,
+    // ABORTED: the session was truncated meanwhile. Then: ask for its state, then try again.
+    BANYAN_REASON_OLD_INCARNATION = 15,
+    // ABORTED: an append was overtaken by a newer one at the same positions, or was undone. Then: ask for the
+    // session's state.
+    BANYAN_REASON_OLD_WRITE = 16,
+    // any: an append has failed, and it is unknown whether its rows are stored: all of them or none
+    // (docs/reference/wire.md, "Appends that fail"). Then: the same append again.
+    BANYAN_REASON_UNCONFIRMED = 17,
+    // ABORTED: between coordinator and workers: a prepare arrived after its commit had ended. Then: nothing:
+    // no call waits for it.
+    BANYAN_REASON_OLD_COMMIT = 18,
+    // ABORTED: between coordinator and workers: a newer coordinator has contacted this worker. Then: stop the
+    // older coordinator.
+    BANYAN_REASON_OLD_TERM = 19,
+    // RESOURCE_EXHAUSTED: a quota of the tenant (docs/operating/quotas.md): the message names the quota, its
+    // use and the command that raises it; for a rate, retry_ns is the time until the call may succeed. Then:
+    // use less, wait, or ask an admin.
+    BANYAN_REASON_QUOTA = 20,
+    // FAILED_PRECONDITION: the coordinator's audit log cannot be written, and --audit-required refuses
+    // changes; nothing was changed. Then: make room for the file (docs/operating/audit.md), then the same
+    // call.
+    // UNKNOWN, DEADLINE_EXCEEDED: with --audit-required: the call was carried out, and the audit log has no
+    // record of it (UNKNOWN), or has none yet (DEADLINE_EXCEEDED). Then: check the state before you repeat
+    // the call.
+    BANYAN_REASON_AUDIT_LOG = 21,
+    // RESOURCE_EXHAUSTED: sessions, plans, ranges of a layer, memory of workers, waiting steps, operations or
+    // readers of events. Then: the message names the limit.
+    // OUT_OF_RANGE: past --max-session-tokens. Then: the message names the limit.
+    // INVALID_ARGUMENT: an attach or a read of more than 1,024 chunks at once. Then: cut it.
+    BANYAN_REASON_LIMIT = 22,
+    // FAILED_PRECONDITION: the session already holds other bytes at a position that the call writes,
+    // committed or being committed: another program writes to this session. Then: let one program write;
+    // others fork it. Read the session's length before you go on.
+    BANYAN_REASON_OTHER_BYTES = 23,
+    // any, while a connection is made: TLS: a certificate file cannot be used, or one end does not accept the
+    // other's certificate. Then: the message says which end and why (docs/operating/tls.md).
+    BANYAN_REASON_TLS = 24,
+} banyan_reason;
+
+BANYAN_API const char *banyan_code_name(banyan_code code);       // "OK", "NOT_FOUND", …
+BANYAN_API const char *banyan_reason_name(banyan_reason reason); // "HOLE", …; "" for NONE and what is none
+BANYAN_API const char *banyan_version(void);                     // "0.1.0"
 
 typedef struct banyan_range {
     uint64_t first, count;
@@ -74,7 +176,7 @@ typedef struct banyan_range {
 typedef struct banyan_error {
     banyan_code code;
     char message[384]; // one line
-    char reason[32];   // machine-readable: HOLE, MISSING_RANGE, HASH_MISMATCH, … or ""
+    banyan_reason reason;
     // The token ranges concerned (a hole, what a lost worker held). If there are more than 16, the last one
     // spans the rest.
     uint32_t n_ranges;

@@ -130,7 +130,7 @@ void coordinator_admission_tick(struct coordinator *c, uint64_t now_ns)
 static void refuse(struct proto_request *request, enum common_code code, const char *text)
 {
     struct proto_status status;
-    proto_status_set(&status, code, "TOKEN", "%s", text);
+    proto_status_set(&status, code, PROTO_REASON_TOKEN, "%s", text);
     proto_request_fail_status(request, &status);
 }
 

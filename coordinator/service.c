@@ -47,7 +47,8 @@ static struct coordinator_session *session_wanted(struct coordinator *c, struct 
     if (s)
         return s;
     if (!id && name[0])
-        proto_status_set(&status, COMMON_NOT_FOUND, "", "there is no session named %.100s", name);
+        proto_status_set(&status, COMMON_NOT_FOUND, PROTO_REASON_NONE, "there is no session named %.100s",
+                         name);
     else
         coordinator_session_unknown(id, &status);
     proto_request_fail_status(request, &status);

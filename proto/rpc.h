@@ -24,6 +24,7 @@
 #include "proto/access.h"
 #include "proto/banyan.pb-c.h"
 #include "proto/limits.h"
+#include "proto/reason.h"
 
 #define PROTO_VERSION 1
 // Of the coordinator's calls to workers. It rises where an older worker would do something else.
@@ -135,6 +136,7 @@ struct proto_reply {
     enum common_code code;
     const char *text;                    // never NULL
     const Banyan__Pb__Status *status;    // the peer's status with details; NULL when the failure is ours
+    enum proto_reason reason;            // of a failure that is ours: why there is no link, if that is known
     const struct proto_message *message; // NULL when the failure is ours; lives until the callback returns
                                          // (ref the blob to keep tensors)
 };

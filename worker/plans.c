@@ -144,7 +144,7 @@ void worker_handle_plan_install(void *arg, struct proto_request *request)
         return;
     struct common_error err;
     if (plan_install(worker, body, &err) != COMMON_OK) {
-        worker_fail(request, &err, err.code == COMMON_ABORTED ? "OLD_EPOCH" : "");
+        worker_fail(request, &err, err.code == COMMON_ABORTED ? PROTO_REASON_OLD_EPOCH : PROTO_REASON_NONE);
         return;
     }
     Banyan__Pb__PlanInstallReply reply = BANYAN__PB__PLAN_INSTALL_REPLY__INIT;

@@ -6,7 +6,7 @@ bool worker_term_check(struct worker *worker, uint64_t term, struct proto_reques
     struct proto_status status;
     // Another worker's step of a term that is not known here is of a plan that is not, either.
     if (term > worker->term && proto_request_role(request) == BANYAN__PB__ROLE__ROLE_WORKER) {
-        proto_status_set(&status, COMMON_ABORTED, "OLD_PLAN",
+        proto_status_set(&status, COMMON_ABORTED, PROTO_REASON_OLD_PLAN,
                          "term %" PRIu64 " has not begun here: the coordinator must begin it", term);
         proto_request_fail_status(request, &status);
         return false;
@@ -19,13 +19,13 @@ bool worker_term_check(struct worker *worker, uint64_t term, struct proto_reques
         }
         return true;
     }
-    proto_status_set(&status, COMMON_ABORTED, "OLD_TERM",
+    proto_status_set(&status, COMMON_ABORTED, PROTO_REASON_OLD_TERM,
                      "term %" PRIu64 " is over: term %" PRIu64 " has begun", term, worker->term);
     proto_request_fail_status(request, &status);
     return false;
 }
 
-void worker_fail(struct proto_request *request, const struct common_error *err, const char *reason)
+void worker_fail(struct proto_request *request, const struct common_error *err, enum proto_reason reason)
 {
     struct proto_status status;
     proto_status_set(&status, err->code, reason, "%s", err->message);

@@ -118,8 +118,8 @@ struct worker {
 // none is left to drop them. Otherwise answers the request:
 // ABORTED, OLD_TERM; or OLD_PLAN, where another worker says a term that no coordinator has said here.
 bool worker_term_check(struct worker *worker, uint64_t term, struct proto_request *request);
-// Answers a failure with the reason that goes with its code (see docs/reference/wire.md), "" for none.
-void worker_fail(struct proto_request *request, const struct common_error *err, const char *reason);
+// Answers a failure with its reason for programs (proto/reason.h).
+void worker_fail(struct proto_request *request, const struct common_error *err, enum proto_reason reason);
 
 void worker_hand_emptied(struct worker *worker); // after a step or a prepare has ended
 

@@ -250,21 +250,22 @@ static const char *next_step_of_reason(const banyan_error *error)
 {
     static const struct {
         banyan_code code;
-        const char *reason, *step;
+        banyan_reason reason;
+        const char *step;
     } steps[] = {
-        {BANYAN_UNAVAILABLE, "MISSING_RANGE",
+        {BANYAN_UNAVAILABLE, BANYAN_REASON_MISSING_RANGE,
          "'banyanctl workers' shows which workers are missing: start them again, and it continues by itself"},
-        {BANYAN_FAILED_PRECONDITION, "HOLE",
+        {BANYAN_FAILED_PRECONDITION, BANYAN_REASON_HOLE,
          "'banyanctl attach' sends the tokens, 'banyanctl session commit SESSION FIRST COUNT' makes attached "
          "ones visible; 'banyanctl session show SESSION' lists the holes"},
-        {BANYAN_UNAVAILABLE, "QUARANTINE", "'banyanctl quarantine list' shows what is held back"},
-        {BANYAN_UNAVAILABLE, "RESTORED",
+        {BANYAN_UNAVAILABLE, BANYAN_REASON_QUARANTINE, "'banyanctl quarantine list' shows what is held back"},
+        {BANYAN_UNAVAILABLE, BANYAN_REASON_RESTORED,
          "'banyanctl workers' shows which workers are back; when all are, run 'banyanctl accept'"},
     };
-    if (strcmp(error->reason, "TOKEN") == 0)
+    if (error->reason == BANYAN_REASON_TOKEN)
         return "'banyanctl token list' shows the tokens and what each permits";
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
-        if (error->code == steps[i].code && strcmp(error->reason, steps[i].reason) == 0)
+        if (error->code == steps[i].code && error->reason == steps[i].reason)
             return steps[i].step;
     return NULL;
 }
@@ -306,16 +307,14 @@ static const char *next_step(banyan_code code)
 
 enum ctl_exit ctl_fail(const banyan_error *error)
 {
-    ctl_say(CTL_OK, "%s (%s%s%s)", error->message, banyan_code_name(error->code),
-            error->reason[0] ? ", " : "", error->reason);
+    ctl_say(CTL_OK, "%s (%s%s%s)", error->message, banyan_code_name(error->code), error->reason ? ", " : "",
+            banyan_reason_name(error->reason));
     for (uint32_t i = 0; i < error->n_ranges; i++)
         fprintf(stderr, "  tokens %" PRIu64 " to %" PRIu64 "\n", error->ranges[i].first,
                 error->ranges[i].first + error->ranges[i].count - (error->ranges[i].count > 0));
     const char *next = next_step_of_reason(error);
     next = next ? next : next_step(error->code);
-    bool said =
-        exit_of(error->code) == CTL_PERMISSION && strstr(error->message, "--tls-"); // no token helps there
-    if (next && !said)
+    if (next && error->reason != BANYAN_REASON_TLS) // no token helps there, and the message says what does
         fprintf(stderr, "  %s\n", next);
     return exit_of(error->code);
 }

@@ -96,6 +96,8 @@ static void explain(const struct client_call *call, const struct proto_reply *re
     } else {
         client_error_set(error, (banyan_code)reply->code, "cannot reach the worker: %s", reply->text);
     }
+    if (!reply->status && reply->code != COMMON_CANCELLED)
+        error->reason = (banyan_reason)reply->reason;
 }
 
 static void send_call(struct client_call *call);

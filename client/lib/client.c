@@ -222,7 +222,12 @@ static banyan_code load_tls(const banyan_options *options, struct banyan_client 
     if (!files.cert && !files.key && !files.ca)
         return BANYAN_OK;
     enum common_code code = common_tls_new(&files, &client->tls, &err);
-    return code == COMMON_OK ? BANYAN_OK : client_error_set(error, (banyan_code)code, "%s", err.message);
+    if (code == COMMON_OK)
+        return BANYAN_OK;
+    client_error_set(error, (banyan_code)code, "%s", err.message);
+    if (error && code != COMMON_RESOURCE_EXHAUSTED)
+        error->reason = BANYAN_REASON_TLS;
+    return (banyan_code)code;
 }
 
 // So that a blocking caller may do the I/O thread's work (common/loop.h): the call is alone. Spans go out

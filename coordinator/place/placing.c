@@ -159,7 +159,7 @@ static enum common_code no_room(const struct coordinator_cluster *cluster,
     if (quarantined)
         snprintf(instead, sizeof(instead), "%" PRIu64 " bytes are in quarantine (banyanctl quarantine list)",
                  quarantined);
-    proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+    proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                      "no worker has %" PRIu64
                      " bytes left for another chunk; worker %s has the most, %" PRIu64 " of %" PRIu64
                      "%s: %s",
@@ -239,7 +239,7 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
     struct coordinator_candidate *candidates = coordinator_candidates(s, active, &n);
     if (!n) {
         free(candidates);
-        return proto_status_set(status, COMMON_UNAVAILABLE, "",
+        return proto_status_set(status, COMMON_UNAVAILABLE, PROTO_REASON_NONE,
                                 "no worker is active: start one, or wait for one");
     }
     free(p->joining);
@@ -329,7 +329,7 @@ static void placing_fail(struct coordinator_placing *p, enum common_code code, c
 {
     struct proto_status status;
     // A call that was cut off is not one that the client has cancelled.
-    proto_status_set(&status, code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code, "",
+    proto_status_set(&status, code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code, PROTO_REASON_NONE,
                      "chunks could not be placed: %s", text);
     placing_finish(p, &status);
 }
@@ -641,7 +641,7 @@ static void placing_start(struct coordinator_placing *p)
         p->wishing = true;
         if (coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, placing_alone, p) != COMMON_OK) {
             p->wishing = false;
-            proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+            proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                              "too many operations are waiting for this session");
             placing_finish(p, &status);
         }
@@ -690,7 +690,7 @@ void coordinator_placing_session_gone(struct coordinator_session *s)
     struct proto_status status;
     const char *text;
     enum common_code code = coordinator_gone(s->sessions->core, &text);
-    proto_status_set(&status, code, "", "%s", text);
+    proto_status_set(&status, code, PROTO_REASON_NONE, "%s", text);
     while (s->placing) {
         struct coordinator_placing *p = s->placing;
         s->placing = p->next;

@@ -53,7 +53,8 @@ static void reshape_fail(struct reshape *r, const struct proto_status *status)
 static void reshape_fail_code(struct reshape *r, enum common_code code, const char *text)
 {
     struct proto_status status;
-    proto_status_set(&status, code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code, "", "%s", text);
+    proto_status_set(&status, code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code, PROTO_REASON_NONE, "%s",
+                     text);
     reshape_fail(r, &status);
 }
 
@@ -136,7 +137,8 @@ static enum common_code plan_copy(struct reshape *r, struct proto_status *status
     r->copy.n_followers = cut->n_followers;
     memcpy(r->copy.followers, cut->followers, sizeof(r->copy.followers));
     if (!coordinator_sessions_chunk_id(r->sessions, &r->copy.id))
-        return proto_status_set(status, COMMON_UNAVAILABLE, "", "the store does not answer: try again");
+        return proto_status_set(status, COMMON_UNAVAILABLE, PROTO_REASON_NONE,
+                                "the store does not answer: try again");
     r->copying = true;
     return COMMON_OK;
 }
@@ -428,7 +430,7 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
     for (uint32_t i = coordinator_layout_lower(&s->layout, r->length / ct); i < s->layout.n; i++)
         lost = lost || s->layout.chunks[i].lost || !s->layout.chunks[i].known;
     if (r->length > longest && !lost) {
-        proto_status_set(&status, COMMON_OUT_OF_RANGE, "",
+        proto_status_set(&status, COMMON_OUT_OF_RANGE, PROTO_REASON_NONE,
                          "a truncate to %" PRIu64 " is past the end: the longest layer has %" PRIu64
                          " tokens",
                          r->length, longest);
@@ -581,8 +583,8 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     if (code != COMMON_OK) {
         banyan__pb__spec__free_unpacked(spec, NULL);
         if (code == COMMON_ALREADY_EXISTS)
-            proto_status_set(status, code, "", "the fork cannot be named %s: another session has this name",
-                             r->name);
+            proto_status_set(status, code, PROTO_REASON_NONE,
+                             "the fork cannot be named %s: another session has this name", r->name);
         return code;
     }
     coordinator_key_enter(r->fork, r->key);
@@ -646,7 +648,7 @@ static void fork_alone(void *arg, struct coordinator_session *s)
     if (code == COMMON_OK && r->length > shortest)
         code = coordinator_session_unsettled_any(s, r->length, &status);
     if (code == COMMON_OK && r->length > shortest)
-        code = proto_status_set(&status, COMMON_OUT_OF_RANGE, "",
+        code = proto_status_set(&status, COMMON_OUT_OF_RANGE, PROTO_REASON_NONE,
                                 "a fork at %" PRIu64 " is past the end: the shortest layer has %" PRIu64
                                 " tokens",
                                 r->length, shortest);

@@ -134,7 +134,8 @@ static void steps(void **state)
     s.first = UINT64_C(1) << 60;
     witness_refused("an append at 2^60", try_step(s), BANYAN_OUT_OF_RANGE, "LIMIT");
     s.first = WITNESS_TOKENS - 1; // holds other bytes
-    witness_refused("other bytes where rows are acknowledged", try_step(s), BANYAN_FAILED_PRECONDITION, NULL);
+    witness_refused("other bytes where rows are acknowledged", try_step(s), BANYAN_FAILED_PRECONDITION,
+                    "OTHER_BYTES");
     s = good;
     s.first = 0;
     s.rows = 2500; // of 512 bytes: 1.2 MiB
@@ -188,7 +189,8 @@ static void attaches(void **state)
     witness_refused("an attach at 2^60", banyan_attach(witness_session, 0, UINT64_C(1) << 60, 4, k, v, ERR),
                     BANYAN_OUT_OF_RANGE, "LIMIT");
     witness_refused("other bytes where rows are committed",
-                    banyan_attach(witness_session, 0, 4, 4, k, v, ERR), BANYAN_FAILED_PRECONDITION, NULL);
+                    banyan_attach(witness_session, 0, 4, 4, k, v, ERR), BANYAN_FAILED_PRECONDITION,
+                    "OTHER_BYTES");
     FAILS(BANYAN_FAILED_PRECONDITION, "HOLE", banyan_commit(witness_session, 0, WITNESS_TOKENS, 1, ERR));
     witness_refused("a truncate to more than there is",
                     banyan_session_truncate(witness_session, WITNESS_TOKENS + 1, ERR), BANYAN_OUT_OF_RANGE,
