@@ -118,7 +118,7 @@ class BanyanCache(Answering):
         try:
             o = self._steps.attend(index, layer, module, tag, query, self.columns, self.pads, mask.blocks)
         except FailedPrecondition as error:
-            if "different bytes" not in str(error):  # worker/store.c; it has no reason of its own
+            if error.reason != "OTHER_BYTES":
                 raise
             raise Refused(
                 f"session {self.name!r} has got other tokens behind the {self.columns} that this cache has fed or read: another "
