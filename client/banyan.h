@@ -69,8 +69,8 @@ typedef enum banyan_code { // gRPC's canonical codes
 // than this library is NONE, and so is one of an older service that has no reason for what happened.
 typedef enum banyan_reason {
     BANYAN_REASON_NONE = 0, // the code is enough
-    // any, of calls about tokens: a token is in the way: it exists already, does not exist, or must exist
-    // first. Then: banyan_tokens_list.
+    // ALREADY_EXISTS, NOT_FOUND, FAILED_PRECONDITION: of calls about tokens: the token exists already, does
+    // not exist, or must be there first. Then: banyan_tokens_list.
     BANYAN_REASON_TOKEN = 1,
     // FAILED_PRECONDITION: tokens that the call needs are not committed, or not attached (or were dropped
     // because they were not committed within a worker's --attach-ttl): their ranges are named. Then: attach
@@ -121,10 +121,10 @@ typedef enum banyan_reason {
     // (--store-limit), and are being read; or it appends, and the worker's disk is slow. Then: try again (the
     // coordinator does, in a frame of its own).
     BANYAN_REASON_COLD = 13,
-    // RESOURCE_EXHAUSTED: a worker, which is named, has no memory for rows of an append, and their chunk
-    // cannot go elsewhere: it has rows already, or may be being attached to. Between coordinator and workers:
-    // of any append; the coordinator tries another worker first. Then: raise its --memory, or have less on
-    // it.
+    // RESOURCE_EXHAUSTED: no worker has memory for another chunk, or one, which is named, has none for rows
+    // whose chunk cannot go elsewhere: it has rows already, or may be being attached to. Between coordinator
+    // and workers: of any append; the coordinator tries another worker first. Then: delete sessions, raise
+    // --memory, or add workers.
     BANYAN_REASON_FULL = 14,
     // ABORTED: the session was truncated meanwhile. Then: ask for its state, then try again.
     BANYAN_REASON_OLD_INCARNATION = 15,
@@ -151,8 +151,8 @@ typedef enum banyan_reason {
     // record of it (UNKNOWN), or has none yet (DEADLINE_EXCEEDED). Then: check the state before you repeat
     // the call.
     BANYAN_REASON_AUDIT_LOG = 21,
-    // RESOURCE_EXHAUSTED: sessions, plans, ranges of a layer, memory of workers, waiting steps, operations or
-    // readers of events. Then: the message names the limit.
+    // RESOURCE_EXHAUSTED: sessions, plans, ranges of a layer, waiting steps, operations or readers of events.
+    // Then: the message names the limit.
     // OUT_OF_RANGE: past --max-session-tokens. Then: the message names the limit.
     // INVALID_ARGUMENT: an attach or a read of more than 1,024 chunks at once. Then: cut it.
     BANYAN_REASON_LIMIT = 22,
@@ -163,6 +163,34 @@ typedef enum banyan_reason {
     // any, while a connection is made: TLS: a certificate file cannot be used, or one end does not accept the
     // other's certificate. Then: the message says which end and why (docs/operating/tls.md).
     BANYAN_REASON_TLS = 24,
+    // UNAUTHENTICATED: the token is missing, expired or wrong. Then: give the right one (banyan_options,
+    // --token-file, BANYAN_TOKEN_FILE).
+    // NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT: the token file cannot be used. Then: the message says
+    // why.
+    BANYAN_REASON_CREDENTIALS = 25,
+    // PERMISSION_DENIED: the token's access does not permit this call. Then: use the token of an operator or
+    // of an admin, as the message says (docs/operating/tenants.md).
+    BANYAN_REASON_ACCESS = 26,
+    // UNAVAILABLE: no coordinator is reached at the endpoint. Then: start it, or correct the endpoint.
+    BANYAN_REASON_UNREACHABLE = 27,
+    // DEADLINE_EXCEEDED: the coordinator or a worker is connected and has not answered in time. Then: allow
+    // more time; banyanctl workers shows a worker that does not answer.
+    BANYAN_REASON_NO_ANSWER = 28,
+    // UNAVAILABLE: no worker is active. Then: start one, or wait for one.
+    BANYAN_REASON_NO_WORKER = 29,
+    // NOT_FOUND: the tenant has no such session: it may have been deleted, or be another tenant's. Then:
+    // banyan_session_list.
+    BANYAN_REASON_NO_SESSION = 30,
+    // NOT_FOUND: the cluster has no worker with this name. Then: banyan_cluster_get_info lists the workers.
+    BANYAN_REASON_UNKNOWN_WORKER = 31,
+    // ALREADY_EXISTS: another session has the name. Then: open that one, or choose another name.
+    BANYAN_REASON_NAME_TAKEN = 32,
+    // OUT_OF_RANGE: a position beyond the end of the session, or of one of its layers. Then: read the
+    // lengths (banyan_session_get_info).
+    BANYAN_REASON_PAST_END = 33,
+    // RESOURCE_EXHAUSTED: the disk of the coordinator's store is full. Then: make room there; nothing has
+    // been changed.
+    BANYAN_REASON_STORE = 34,
 } banyan_reason;
 
 BANYAN_API const char *banyan_code_name(banyan_code code);       // "OK", "NOT_FOUND", …

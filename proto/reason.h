@@ -31,7 +31,17 @@
     X(AUDIT_LOG, 21)                                                                                         \
     X(LIMIT, 22)                                                                                             \
     X(OTHER_BYTES, 23)                                                                                       \
-    X(TLS, 24)
+    X(TLS, 24)                                                                                               \
+    X(CREDENTIALS, 25)                                                                                       \
+    X(ACCESS, 26)                                                                                            \
+    X(UNREACHABLE, 27)                                                                                       \
+    X(NO_ANSWER, 28)                                                                                         \
+    X(NO_WORKER, 29)                                                                                         \
+    X(NO_SESSION, 30)                                                                                        \
+    X(UNKNOWN_WORKER, 31)                                                                                    \
+    X(NAME_TAKEN, 32)                                                                                        \
+    X(PAST_END, 33)                                                                                          \
+    X(STORE, 34)
 
 #define PROTO_REASON_ENUM(name, number) PROTO_REASON_##name = (number),
 enum proto_reason {

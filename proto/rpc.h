@@ -355,5 +355,8 @@ void proto_request_release(struct proto_request *request);
 // Answers a failure. `details` may be NULL. The request is gone.
 void proto_request_fail(struct proto_request *request, enum common_code code, const char *text,
                         Banyan__Pb__Detail **details, size_t n_details);
+// The same, with a reason as its only detail.
+void proto_request_fail_why(struct proto_request *request, enum common_code code, enum proto_reason reason,
+                            const char *text);
 
 #endif

@@ -162,8 +162,8 @@ void proto_sp_serve(struct proto_sp_link *link)
     // though there may be one now.
     bool known = authentic && proto_sp_link_known(link, text);
     if (authentic && (!known || link->use == PROTO_SP_CROWDED)) {
-        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
-                             text);
+        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED,
+                             known ? PROTO_REASON_NONE : PROTO_REASON_QUOTA, text);
     } else if (link->use == PROTO_SP_OVERSIZE) {
         snprintf(text, sizeof text, "a payload of %llu bytes is above this server's limit of %llu",
                  (unsigned long long)link->prefix.payload_len, (unsigned long long)server->payload_max);

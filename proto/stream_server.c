@@ -347,7 +347,7 @@ static void on_proof(struct server_link *link, struct proto_request *request)
         }
     } else if (!proto_server_admit(server, &request->message->header->credentials, link->peer,
                                    &link->caller.identity)) {
-        refuse_link(link, request, COMMON_UNAUTHENTICATED, PROTO_REASON_NONE,
+        refuse_link(link, request, COMMON_UNAUTHENTICATED, PROTO_REASON_CREDENTIALS,
                     "token missing, expired or wrong");
         return;
     }
@@ -361,7 +361,7 @@ static void on_proof(struct server_link *link, struct proto_request *request)
         return;
     }
     if (!daemon && !proto_caller_enters(server, &link->caller, why)) {
-        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE, why);
+        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_QUOTA, why);
         return;
     }
     if (daemon)

@@ -171,6 +171,7 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
         code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this put");
     if (code == COMMON_OK)
         code = worker_store_write(worker->store, pieces, n, WORKER_ROW_PUT, UINT64_MAX, &err);
+    bool full = code == COMMON_RESOURCE_EXHAUSTED && pieces;
     if (code == COMMON_FAILED_PRECONDITION && pieces) {
         forgotten = forgotten || body->first < worker_session_forgotten(session, body->layer);
         differs = !forgotten && worker_store_differs(worker->store, pieces, n);
@@ -192,6 +193,7 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
                     : old_ticket           ? PROTO_REASON_OLD_TICKET
                     : forgotten            ? PROTO_REASON_FORGOTTEN
                     : differs              ? PROTO_REASON_OTHER_BYTES
+                    : full                 ? PROTO_REASON_FULL
                                            : PROTO_REASON_NONE);
         return;
     }

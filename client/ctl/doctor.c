@@ -166,9 +166,7 @@ static bool check_coordinator(struct ctl_doctor *d, const char *endpoint)
     if (code != BANYAN_OK) {
         bool refused = code == BANYAN_UNAUTHENTICATED || code == BANYAN_PERMISSION_DENIED;
         bool tls = error.reason == BANYAN_REASON_TLS;
-        bool token =
-            !tls &&
-            (refused || code == BANYAN_NOT_FOUND); // of all that this needs, only its file can be missing
+        bool token = !tls && (refused || error.reason == BANYAN_REASON_CREDENTIALS);
         d->refused = d->refused || refused;
         ctl_doctor_find(d, CTL_DOCTOR_FAIL,
                         tls     ? "certificate"

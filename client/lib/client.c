@@ -205,6 +205,7 @@ static void explain_nng(const char *endpoint, banyan_error *error)
     client_error_set(error, BANYAN_UNAVAILABLE,
                      "cannot reach the coordinator at %s: is banyan-coordinator running there? (%s)",
                      endpoint, why);
+    error->reason = BANYAN_REASON_UNREACHABLE;
 }
 
 static const char *choose_endpoint(const char *endpoint)
@@ -251,8 +252,12 @@ static banyan_code client_open(const char *endpoint, const banyan_options *optio
     struct common_error err = {0};
     enum common_code loaded =
         options->token_file ? common_token_load(options->token_file, token, &err) : COMMON_OK;
-    if (loaded != COMMON_OK)
-        return client_error_set(error, (banyan_code)loaded, "%s", err.message);
+    if (loaded != COMMON_OK) {
+        client_error_set(error, (banyan_code)loaded, "%s", err.message);
+        if (error && loaded != COMMON_RESOURCE_EXHAUSTED)
+            error->reason = BANYAN_REASON_CREDENTIALS;
+        return (banyan_code)loaded;
+    }
     if (!options->token_file && options->token) {
         if (strlen(options->token) > COMMON_TOKEN_MAX)
             return client_error_set(error, BANYAN_INVALID_ARGUMENT, "the token is longer than %d characters",

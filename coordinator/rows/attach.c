@@ -406,7 +406,7 @@ static void commit_stored(void *arg, enum common_code code, const char *text)
     struct committing *k = arg;
     if (code != COMMON_OK) {
         coordinator_rangeset_unreserve(&k->s->layers[k->layer]);
-        proto_status_set(&k->status, code, PROTO_REASON_NONE, "%s", text);
+        proto_status_set(&k->status, code, coordinator_store_reason(code), "%s", text);
         abort_rows(k);
         return;
     }

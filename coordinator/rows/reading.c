@@ -44,7 +44,7 @@ static enum common_code check_range(struct coordinator_session *s, const Banyan_
     if (past && coordinator_session_unsettled_any(s, end, status) != COMMON_OK)
         return status->code; // rows may yet turn up there
     if (past)
-        return proto_status_set(status, COMMON_OUT_OF_RANGE, PROTO_REASON_NONE,
+        return proto_status_set(status, COMMON_OUT_OF_RANGE, PROTO_REASON_PAST_END,
                                 "rows from position %" PRIu64
                                 " on were requested, but the shortest layer has %" PRIu64 " tokens",
                                 m->first, length);

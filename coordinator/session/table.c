@@ -99,7 +99,7 @@ enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *s
     if (!id)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "session 0 is invalid: the handle was not set");
-    return proto_status_set(status, COMMON_NOT_FOUND, PROTO_REASON_NONE,
+    return proto_status_set(status, COMMON_NOT_FOUND, PROTO_REASON_NO_SESSION,
                             "there is no such session (it may have been deleted)");
 }
 
@@ -180,7 +180,7 @@ enum common_code coordinator_session_new(struct coordinator_sessions *sessions, 
                                          struct coordinator_session **out, struct proto_status *status)
 {
     if (name[0] && find_name(sessions, tenant, name))
-        return proto_status_set(status, COMMON_ALREADY_EXISTS, PROTO_REASON_NONE,
+        return proto_status_set(status, COMMON_ALREADY_EXISTS, PROTO_REASON_NAME_TAKEN,
                                 "a session named %s exists: open it, or choose another name", name);
     uint64_t generation;
     struct coordinator_use *use = coordinator_use_of(sessions->quotas, tenant);

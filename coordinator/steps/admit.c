@@ -48,7 +48,7 @@ static bool refuse_position(struct coordinator_item *item, struct coordinator_se
     else
         snprintf(text, sizeof(text), "position %" PRIu64 " is past the end: layer %u has %" PRIu64 " tokens",
                  wanted - 1, ask->layer, length);
-    return coordinator_item_refuse(item, COMMON_OUT_OF_RANGE, PROTO_REASON_NONE, text);
+    return coordinator_item_refuse(item, COMMON_OUT_OF_RANGE, PROTO_REASON_PAST_END, text);
 }
 
 static bool check_positions(struct coordinator_item *item, struct coordinator_session *s)

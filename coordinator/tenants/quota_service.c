@@ -86,7 +86,7 @@ static void stored(void *arg, enum common_code code, const char *text)
     struct coordinator_use *use = coordinator_use_of(set->quotas, set->tenant);
     uint64_t now_ns = common_clock_ns();
     if (code != COMMON_OK) {
-        proto_request_fail(set->request, code, text, NULL, 0);
+        proto_request_fail_why(set->request, code, coordinator_store_reason(code), text);
         free(set);
         return;
     }

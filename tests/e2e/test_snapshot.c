@@ -131,7 +131,7 @@ static void every_type(void **state)
             OK(banyan_commit(session, l, 0, LENGTH - l * LESS, ERR));
         }
         rows_are(session, &c, 0, LENGTH - LESS);
-        FAILS(BANYAN_OUT_OF_RANGE, "",
+        FAILS(BANYAN_OUT_OF_RANGE, "PAST_END",
               banyan_read_rows(session, 0, LENGTH - LESS, 1, &c,
                                spec.kv_type >= BANYAN_INT8 ? (float *)&c : NULL, spec.v_in_k ? NULL : &c,
                                spec.kv_type >= BANYAN_INT8 && !spec.v_in_k ? (float *)&c : NULL, ERR));
