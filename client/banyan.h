@@ -29,8 +29,9 @@
 // lost, for example because the coordinator restarts, the library repeats the call until its deadline if that
 // is safe.
 //
-// Contents: connection, sessions, attach, read and attend are what a model needs; cluster, watching and kept
-// steps are for operators. All of it is in one file: one include, one version, one contract.
+// Contents: connection, sessions, attach, read, snapshots and attend are what a model needs; cluster,
+// watching and kept steps are for operators. All of it is in one file: one include, one version, one
+// contract.
 #ifndef BANYAN_H
 #define BANYAN_H
 
@@ -191,6 +192,9 @@ typedef enum banyan_reason {
     // RESOURCE_EXHAUSTED: the disk of the coordinator's store is full. Then: make room there; nothing has
     // been changed.
     BANYAN_REASON_STORE = 34,
+    // any, of snapshots: a file or folder of this machine cannot be read or written, is there already, or
+    // does not hold what it should. Then: the message names it.
+    BANYAN_REASON_FILE = 35,
 } banyan_reason;
 
 BANYAN_API const char *banyan_code_name(banyan_code code);       // "OK", "NOT_FOUND", …
@@ -482,6 +486,72 @@ BANYAN_API banyan_code banyan_commit(banyan_session *session, uint32_t layer, ui
 BANYAN_API banyan_code banyan_read_rows(banyan_session *session, uint32_t layer, uint64_t first,
                                         uint64_t count, void *k, float *k_scale, void *v, float *v_scale,
                                         banyan_error *error);
+
+// ---- snapshots: sessions as files ----------------------------------------------------------------
+
+// How far a snapshot or a restore is: bytes of K and V, of all that there are. Called on the thread that
+// called it, at the beginning and at least every 200 ms from then on, also while nothing moves. False ends it
+// after the files in work: CANCELLED, and nothing of it is left, as after any failure.
+typedef bool (*banyan_progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+
+typedef struct banyan_snapshot_options {
+    bool zstd;                // compress each file
+    uint32_t threads;         // files at a time, 1 to 16; each takes up to 128 MiB of memory here. 0: 2
+    uint64_t file_bytes;      // most bytes of K and V in a file, 4096 to 64 MiB; 0: 64 MiB
+    banyan_progress progress; // NULL: none
+    void *progress_arg;
+} banyan_snapshot_options;
+
+typedef struct banyan_snapshot {
+    uint64_t session;       // that it was taken of, or that was restored
+    uint64_t tokens;        // of each layer
+    uint64_t longest_layer; // tokens of the session's longest layer, which may have more
+    uint64_t forgotten;     // the session's floor (banyan_session_info.forgotten)
+    uint64_t files, bytes;  // bytes of K and V
+    uint64_t stored_bytes;  // of the files; less if they are compressed
+    uint64_t took_ns;
+    // A fork that held the rows and could not be deleted: the service deletes it after some minutes without
+    // use. 0: there is none
+    uint64_t fork_left;
+} banyan_snapshot;
+
+// Writes a consistent copy of the session to a new folder while the session is in use: manifest.json and
+// .safetensors files. It holds the tokens that all layers have (those of the shortest); of a session that
+// forgets, the remaining rows and the floor. The folder appears under its name only when all of it is on the
+// disk. Steps wait only for a fork (banyan_session_pin), which is read and deleted. options, out: NULL is
+// allowed. Blocks, and starts `threads` threads meanwhile; not from a callback.
+// ALREADY_EXISTS, reason FILE: something is at the path. UNAVAILABLE or NOT_FOUND, reason FILE: the file
+// system refuses. DATA_LOSS, HASH_MISMATCH: rows do not match their seals; a scrub of the session is begun.
+// UNAVAILABLE: workers that may have more rows are away. Otherwise as banyan_session_pin and
+// banyan_read_rows.
+BANYAN_API banyan_code banyan_session_snapshot(banyan_session *session, const char *path,
+                                               const banyan_snapshot_options *options, banyan_snapshot *out,
+                                               banyan_error *error);
+
+typedef struct banyan_restore_options {
+    const char *name;                         // of the new session; NULL: none
+    uint32_t replicas, members, chunk_tokens; // 0: as in the snapshot, likewise below
+    uint64_t idle_ttl_ns;
+    uint32_t threads; // as for a snapshot, likewise below
+    banyan_progress progress;
+    void *progress_arg;
+} banyan_restore_options;
+
+// Creates a session from a folder that banyan_session_snapshot has written, in this or another cluster, on
+// any number of workers. Each file is compared with the manifest. Tokens can be attended in all layers when
+// all of them have arrived; a session that had forgotten rows has the same floor. After a failure the session
+// is gone, unless the message says otherwise. options, about: NULL is allowed. Blocks, and starts threads as
+// above.
+// INVALID_ARGUMENT, reason FILE: the snapshot is damaged, or not one. NOT_FOUND or UNAVAILABLE, reason FILE:
+// a file is not there, or cannot be read. Otherwise as banyan_session_create_at, banyan_attach and
+// banyan_commit.
+BANYAN_API banyan_code banyan_session_restore(banyan_client *client, const char *path,
+                                              const banyan_restore_options *options, banyan_session **out,
+                                              banyan_snapshot *about, banyan_error *error);
+
+// Reads what a snapshot's manifest says, and whether each file is there with its size; no rows are read, and
+// no cluster is needed. out: as of a restore, without session and took_ns; NULL is allowed. Errors as above.
+BANYAN_API banyan_code banyan_snapshot_check(const char *path, banyan_snapshot *out, banyan_error *error);
 
 // ---- attend -------------------------------------------------------------------------------------
 

@@ -41,7 +41,8 @@
     X(UNKNOWN_WORKER, 31)                                                                                    \
     X(NAME_TAKEN, 32)                                                                                        \
     X(PAST_END, 33)                                                                                          \
-    X(STORE, 34)
+    X(STORE, 34)                                                                                             \
+    X(FILE, 35)
 
 #define PROTO_REASON_ENUM(name, number) PROTO_REASON_##name = (number),
 enum proto_reason {

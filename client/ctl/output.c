@@ -246,8 +246,19 @@ static enum ctl_exit exit_of(banyan_code code)
     }
 }
 
+// The sentence names the file, and its code says nothing more.
+static enum ctl_exit fail_of_file(const banyan_error *error)
+{
+    enum ctl_exit exit_code = error->code == BANYAN_INVALID_ARGUMENT ? CTL_REFUSED
+                              : error->code == BANYAN_ALREADY_EXISTS ? CTL_STATE
+                                                                     : CTL_FILE;
+    return ctl_say(exit_code, "%s", error->message);
+}
+
 enum ctl_exit ctl_fail(const banyan_error *error)
 {
+    if (error->reason == BANYAN_REASON_FILE)
+        return fail_of_file(error);
     ctl_say(CTL_OK, "%s (%s%s%s)", error->message, banyan_code_name(error->code), error->reason ? ", " : "",
             banyan_reason_name(error->reason));
     for (uint32_t i = 0; i < error->n_ranges; i++)

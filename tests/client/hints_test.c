@@ -72,6 +72,7 @@ static void each_reason_has_its_own(void **state)
         {BANYAN_REASON_NAME_TAKEN, BANYAN_ALREADY_EXISTS, "choose another name"},
         {BANYAN_REASON_PAST_END, BANYAN_OUT_OF_RANGE, "how many tokens"},
         {BANYAN_REASON_STORE, BANYAN_RESOURCE_EXHAUSTED, "the coordinator's --store"},
+        {BANYAN_REASON_FILE, BANYAN_NOT_FOUND, NULL},
     };
     bool seen[PROTO_REASON_COUNT] = {0};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
