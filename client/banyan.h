@@ -234,10 +234,10 @@ typedef struct banyan_options {
     const char *tls_ca, *tls_cert, *tls_key;
 } banyan_options;
 
-// Connects to a coordinator: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency), or
+// Connects to a coordinator: "tcp://127.0.0.1:7412", "nng+tcp://…" or "unix:///path" (lowest latency), or
 // over TLS, with tls_ca: "tls://host:7413" (TLS 1.3) or "nng+tls://host:7414" (TLS 1.2, where host is a
 // name). The coordinator's certificate must contain the name or address; no connection falls back to plain
-// text. NULL: BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411". Blocks until the coordinator has answered,
+// text. NULL: BANYAN_ENDPOINT, else "tcp://127.0.0.1:7412". Blocks until the coordinator has answered,
 // and keeps trying while it is not running yet. options may be NULL. UNAVAILABLE, with the reason: it cannot
 // be reached (over nng this may take 1 s longer). NOT_FOUND: the token file or a certificate file does not
 // exist. Messages over TCP carry checksums unless BANYAN_CHECKSUMS is "never"; with "always", messages over

@@ -11,7 +11,7 @@
 #include "common/tls.h"
 #include "common/tracer.h"
 #include "proto/endpoint.h"
-#include "proto/nng_probe.h"
+#include "proto/nng/nng_probe.h"
 
 #define PROBE_NS (1 * COMMON_NS_PER_S) // to find out why there was no answer
 

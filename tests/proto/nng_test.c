@@ -17,7 +17,7 @@
 
 #include "common/clock.h"
 #include "proto/frame.h"
-#include "proto/nng_door.h"
+#include "proto/nng/nng_door.h"
 #include "tests/proto/fixture.h"
 
 static int setup(void **state)
@@ -307,7 +307,7 @@ static void test_contexts_of_one_connection(void **state)
 
 // ---- nng's reaper ---------------------------------------------------------------------------------------
 
-// nng's one reaper thread, held as a lost operation holds it (proto/nng_door.h), but not for ever.
+// nng's one reaper thread, held as a lost operation holds it (proto/nng/nng_door.h), but not for ever.
 struct reaper {
     nng_socket served, dialled;
     _Atomic uint32_t pipe;

@@ -18,8 +18,8 @@
 #include "common/clock.h"
 #include "proto/codec.h"
 #include "proto/frame.h"
-#include "proto/nng_door.h"
-#include "proto/sp_reader.h"
+#include "proto/nng/nng_door.h"
+#include "proto/nng/sp_reader.h"
 #include "tests/proto/fixture.h"
 
 enum { CROWD = 1100, IDS = 0x80000000 };

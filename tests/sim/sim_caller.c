@@ -7,7 +7,7 @@
 #include <ucontext.h>
 
 #include "client/lib/internal.h"
-#include "proto/nng_probe.h"
+#include "proto/nng/nng_probe.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_event.h"
 

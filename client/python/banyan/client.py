@@ -90,9 +90,9 @@ class Client:
     """A connection to a coordinator. Thread-safe; a call releases the interpreter's lock while it waits.
 
     Args:
-        endpoint: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency); if the coordinator may run at
+        endpoint: "tcp://127.0.0.1:7412", "nng+tcp://…" or "unix:///path" (lowest latency); if the coordinator may run at
             several addresses, all of them: "tcp://a:7412,tcp://b:7412". None: the environment's BANYAN_ENDPOINT, else
-            "nng+tcp://127.0.0.1:7411".
+            "tcp://127.0.0.1:7412".
         token_file: the file with the token, if the coordinator requires one.
         tls_ca: CA certificates to trust, for "tls://host:7413" and "nng+tls://name:7414".
         tls_cert, tls_key: the client's certificate and its key, if the cluster requires one.

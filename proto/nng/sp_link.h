@@ -23,7 +23,7 @@
 #include "common/loop.h"
 #include "proto/acceptor.h"
 #include "proto/list.h"
-#include "proto/sp_reader.h"
+#include "proto/nng/sp_reader.h"
 #include "proto/stream_link.h"
 #include "proto/transport.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/sp_link.h"
+#include "proto/nng/sp_link.h"
 
 enum { LEAD_MAX = 8 + 4 * PROTO_SP_TRACE_MAX };
 
