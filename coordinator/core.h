@@ -13,13 +13,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "common/loop.h"
-#include "common/secret.h"
+#include "common/loop/loop.h"
+#include "common/secure/secret.h"
 #include "coordinator/events.h"
 #include "coordinator/options.h"
 #include "coordinator/presence.h"
 #include "coordinator/turn.h"
-#include "proto/reason.h"
+#include "proto/model/reason.h"
 
 // What the rooms may have at once. How much is used: limits.c.
 enum coordinator_limit {

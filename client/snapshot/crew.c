@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <time.h>
 
-#include "client/lib/internal.h"
-#include "common/clock.h"
+#include "client/lib/core/error.h"
+#include "common/base/clock.h"
 
 #define PROGRESS_NS (200 * COMMON_NS_PER_MS)
 

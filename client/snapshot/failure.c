@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/snapshot/failure.h"
 
-#include "client/lib/internal.h"
+#include "client/lib/core/error.h"
 #include "client/snapshot/crew.h"
 
 banyan_code snapshot_file_failure(const struct common_error *err, banyan_error *error)

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "client/banyan.h"
-#include "common/status.h"
+#include "common/base/status.h"
 
 #define SNAPSHOT_THREADS 2 // unless the caller says
 

@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/core/error.h"
 #include "client/snapshot/crew.h"
 #include "client/snapshot/failure.h"
 #include "client/snapshot/snapshot_dir.h"
 #include "client/snapshot/snapshot_session.h"
 #include "client/snapshot/spec_json.h"
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 
 struct source { // a snapshot that is read
     struct snapshot_dir *dir;

@@ -10,17 +10,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/lib/internal.h"
-#include "client/lib/seals.h"
+#include "client/lib/core/error.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/rows/seals.h"
 #include "client/snapshot/crew.h"
 #include "client/snapshot/failure.h"
 #include "client/snapshot/safetensors_write.h"
 #include "client/snapshot/snapshot_dir.h"
 #include "client/snapshot/snapshot_session.h"
 #include "client/snapshot/spec_json.h"
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/hash/hash.h"
 
 #define PIN_TTL_NS     (300 * COMMON_NS_PER_S) // of the fork, after its last ticket has ended
 #define FILE_BYTES_MIN 4096

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reference/errors.md: canonical codes and reasons from client/banyan.h, banyanctl's exit codes from exit-codes.md."""
+"""reference/errors.md: canonical codes and reasons from client/banyan.h, banyanctl's exit codes from
+exit-codes.md."""
 import os
 import re
 
@@ -48,7 +49,7 @@ def rows_of(lines):
 
 
 def reasons(root):
-    """(name, number, codes, meaning, what to do); they are those of proto/reason.h."""
+    """(name, number, codes, meaning, what to do); they are those of proto/model/reason.h."""
     header = read(root, "client/banyan.h")
     header = header[header.index("typedef enum banyan_reason"):header.index("} banyan_reason;")]
     found, comment = {}, []
@@ -61,9 +62,9 @@ def reasons(root):
             for row in rows_of(comment):
                 yield name[1], name[2], *row
             comment = []
-    wire = dict(re.findall(r"X\((\w+), (\d+)\)", read(root, "proto/reason.h")))
+    wire = dict(re.findall(r"X\((\w+), (\d+)\)", read(root, "proto/model/reason.h")))
     if wire != found:
-        raise SystemExit(f"client/banyan.h and proto/reason.h differ in {sorted(set(wire.items()) ^ set(found.items()))}")
+        raise SystemExit(f"client/banyan.h and proto/model/reason.h differ in {sorted(set(wire.items()) ^ set(found.items()))}")
 
 
 def page(root, _):

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "proto/reason.h"
+#include "proto/model/reason.h"
 
 static const char *hint(banyan_reason reason, banyan_code code)
 {

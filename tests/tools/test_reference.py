@@ -86,10 +86,10 @@ class Pages(Tree):
                 self.page(page_metrics, {**files, "worker/metrics.c": wrong})
 
     def test_events(self):
-        text = self.page(page_events, {"proto/event.h": '#define PROTO_EVENT_KINDS(X) \\\n X(A_B, "a-b", 4, 10,   \\\n   "it is")\n'})
+        text = self.page(page_events, {"proto/model/event.h": '#define PROTO_EVENT_KINDS(X) \\\n X(A_B, "a-b", 4, 10,   \\\n   "it is")\n'})
         self.assertIn("## a\n\n| kind | what happened | at most |\n|---|---|---|\n| `a-b` | it is | 4 per 10 s |", text)
         with self.assertRaises(SystemExit):
-            self.page(page_events, {"proto/event.h": "#define PROTO_EVENT_KINDS(X)\n"})
+            self.page(page_events, {"proto/model/event.h": "#define PROTO_EVENT_KINDS(X)\n"})
 
     def test_c(self):
         text = self.page(page_c, {"client/banyan.h": HEADER})
@@ -101,12 +101,12 @@ class Pages(Tree):
     def test_errors(self):
         files = {"client/banyan.h": HEADER, "docs/reference/exit-codes.md": "\n## banyanctl\n| code | m | c | w |\n|---|---|---|---|\n"
                  "| 0 | done | OK | |\n| 3 | no such | NOT_FOUND | |\n\n## x\n",
-                 "proto/reason.h": "X(HOLE, 7)"}
+                 "proto/model/reason.h": "X(HOLE, 7)"}
         text = self.page(page_errors, files)
         self.assertIn("| `NOT_FOUND` | 5 | 3 | no such session |", text)
         self.assertIn("| `HOLE` | 7 | `DATA_LOSS` | of a read: it differs | attach (docs/x/hole.md) |\n"
                       "| `HOLE` | 7 | ABORTED, UNKNOWN | it came late | try again |", text)
-        for wrong in ({"proto/reason.h": "X(HOLE, 7) X(NEW, 8)"}, {"proto/reason.h": "X(HOLE, 6)"},
+        for wrong in ({"proto/model/reason.h": "X(HOLE, 7) X(NEW, 8)"}, {"proto/model/reason.h": "X(HOLE, 6)"},
                       {"client/banyan.h": HEADER.replace(" Then: try\n    // again.", "")}):
             with self.assertRaises(SystemExit, msg=str(wrong)[:80]):
                 self.page(page_errors, {**files, **wrong})
@@ -149,9 +149,9 @@ class Check(unittest.TestCase):
 
     def test_stale(self):
         with tempfile.TemporaryDirectory() as root:
-            for folder in ("proto", "docs/reference"):
+            for folder in ("proto/model", "docs/reference"):
                 os.makedirs(os.path.join(root, folder))
-            with open(os.path.join(root, "proto/event.h"), "w", encoding="utf-8") as file:
+            with open(os.path.join(root, "proto/model/event.h"), "w", encoding="utf-8") as file:
                 file.write('#define PROTO_EVENT_KINDS(X) X(A, "a", 1, 1, "x")\n')
             arguments = ["--root", root, "events"]
             with contextlib.redirect_stdout(io.StringIO()) as out:
