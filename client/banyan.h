@@ -29,8 +29,9 @@
 // lost, for example because the coordinator restarts, the library repeats the call until its deadline if that
 // is safe.
 //
-// Contents: connection, sessions, attach, read and attend are what a model needs; cluster, watching and kept
-// steps are for operators. All of it is in one file: one include, one version, one contract.
+// Contents: connection, sessions, attach, read, snapshots and attend are what a model needs; cluster,
+// watching and kept steps are for operators. All of it is in one file: one include, one version, one
+// contract.
 #ifndef BANYAN_H
 #define BANYAN_H
 
@@ -64,8 +65,141 @@ typedef enum banyan_code { // gRPC's canonical codes
     BANYAN_UNAUTHENTICATED = 16, // the token is missing, expired or wrong
 } banyan_code;
 
-BANYAN_API const char *banyan_code_name(banyan_code code); // "OK", "NOT_FOUND", …
-BANYAN_API const char *banyan_version(void);               // "0.1.0"
+// Why a call has failed, more exactly than its code says. Programs compare these, never the message. Each
+// reason comes with one of the codes named below. Numbers keep their meaning; a reason of a service newer
+// than this library is NONE, and so is one of an older service that has no reason for what happened.
+typedef enum banyan_reason {
+    BANYAN_REASON_NONE = 0, // the code is enough
+    // ALREADY_EXISTS, NOT_FOUND, FAILED_PRECONDITION: of calls about tokens: the token exists already, does
+    // not exist, or must be there first. Then: banyan_tokens_list.
+    BANYAN_REASON_TOKEN = 1,
+    // FAILED_PRECONDITION: tokens that the call needs are not committed, or not attached (or were dropped
+    // because they were not committed within a worker's --attach-ttl): their ranges are named. Then: attach
+    // and commit them.
+    BANYAN_REASON_HOLE = 2,
+    // FAILED_PRECONDITION: tokens that the call needs were freed: it goes further back than the session's
+    // margin (docs/reference/wire.md, "Windows that forget"). Then: nothing brings them back; a session with
+    // a larger forget, or with 0, keeps more.
+    BANYAN_REASON_FORGOTTEN = 3,
+    // DATA_LOSS: of a commit: rows in a worker's memory differ from those that the client attached: ranges
+    // and workers are named, the rows were dropped. Of a read: what came differs from the worker's memory, or
+    // that from its seal. Then: attach the ranges again, then commit again; if they were committed before
+    // (the message says so), truncate before them.
+    // FAILED_PRECONDITION: holders of a chunk have different bytes for the range of the commit. Then: attach
+    // the range again.
+    BANYAN_REASON_HASH_MISMATCH = 4,
+    // FAILED_PRECONDITION: the ticket has expired, or is of an earlier term, or this worker no longer holds
+    // the chunk, or more workers hold it since the ticket was issued. Then: AttachOpen or ReadOpen again (the
+    // library does).
+    BANYAN_REASON_OLD_TICKET = 5,
+    // UNAVAILABLE: tokens are on workers that are absent; ranges (the first 15, and one that spans the rest)
+    // and workers are named. Then: try again, or take a partial answer.
+    // DATA_LOSS: a worker returned without them: no worker holds these tokens any longer. Then: truncate
+    // before the loss, or delete and attach again, or take a partial answer.
+    BANYAN_REASON_MISSING_RANGE = 6,
+    // UNAVAILABLE, DEADLINE_EXCEEDED, or the code of the call that failed: a worker did not answer, or was
+    // lost meanwhile, or refuses this session's layout. Then: try again.
+    BANYAN_REASON_WORKER_LOST = 7,
+    // UNAVAILABLE: workers hold a newer state of the session than the coordinator's store has. Then: start
+    // the coordinator on the store that lists it, or give that state up: banyanctl quarantine.
+    BANYAN_REASON_QUARANTINE = 8,
+    // UNAVAILABLE: the coordinator's store was restored from a backup, and no operator has confirmed yet that
+    // all workers are back. Then: banyanctl accept (docs/operating/backup.md).
+    BANYAN_REASON_RESTORED = 9,
+    // DATA_LOSS: of a commit: it is durable, but the named worker lacks rows of the range. Then: attach the
+    // range again, then commit it again.
+    // DATA_LOSS: of any other call: an answer does not cover what the layout demands, copies of appended rows
+    // are missing, or a worker has lost the session or a chunk that it should hold. Then: try again; if it
+    // persists, proceed as for lost data.
+    BANYAN_REASON_COVERAGE = 10,
+    // ABORTED: a worker has another epoch of the layout than the step; or a layout or plan arrived late.
+    // Then: try again (the coordinator does).
+    BANYAN_REASON_OLD_EPOCH = 11,
+    // ABORTED: a worker does not have the step's plan, or no longer; or another worker's step is of a term
+    // that no coordinator has begun there. Then: try again (the coordinator does, with a new plan).
+    BANYAN_REASON_OLD_PLAN = 12,
+    // ABORTED: between coordinator and workers: rows that the item reads are on the worker's disk
+    // (--store-limit), and are being read; or it appends, and the worker's disk is slow. Then: try again (the
+    // coordinator does, in a frame of its own).
+    BANYAN_REASON_COLD = 13,
+    // RESOURCE_EXHAUSTED: no worker has memory for another chunk, or one, which is named, has none for rows
+    // whose chunk cannot go elsewhere: it has rows already, or may be being attached to. Between coordinator
+    // and workers: of any append; the coordinator tries another worker first. Then: delete sessions, raise
+    // --memory, or add workers.
+    BANYAN_REASON_FULL = 14,
+    // ABORTED: the session was truncated meanwhile. Then: ask for its state, then try again.
+    BANYAN_REASON_OLD_INCARNATION = 15,
+    // ABORTED: an append was overtaken by a newer one at the same positions, or was undone. Then: ask for the
+    // session's state.
+    BANYAN_REASON_OLD_WRITE = 16,
+    // any: an append has failed, and it is unknown whether its rows are stored: all of them or none
+    // (docs/reference/wire.md, "Appends that fail"). Then: the same append again.
+    BANYAN_REASON_UNCONFIRMED = 17,
+    // ABORTED: between coordinator and workers: a prepare arrived after its commit had ended. Then: nothing:
+    // no call waits for it.
+    BANYAN_REASON_OLD_COMMIT = 18,
+    // ABORTED: between coordinator and workers: a newer coordinator has contacted this worker. Then: stop the
+    // older coordinator.
+    BANYAN_REASON_OLD_TERM = 19,
+    // RESOURCE_EXHAUSTED: a quota of the tenant (docs/operating/quotas.md): the message names the quota, its
+    // use and the command that raises it; for a rate, retry_ns is the time until the call may succeed. Then:
+    // use less, wait, or ask an admin.
+    BANYAN_REASON_QUOTA = 20,
+    // FAILED_PRECONDITION: the coordinator's audit log cannot be written, and --audit-required refuses
+    // changes; nothing was changed. Then: make room for the file (docs/operating/audit.md), then the same
+    // call.
+    // UNKNOWN, DEADLINE_EXCEEDED: with --audit-required: the call was carried out, and the audit log has no
+    // record of it (UNKNOWN), or has none yet (DEADLINE_EXCEEDED). Then: check the state before you repeat
+    // the call.
+    BANYAN_REASON_AUDIT_LOG = 21,
+    // RESOURCE_EXHAUSTED: sessions, plans, ranges of a layer, waiting steps, operations or readers of events.
+    // Then: the message names the limit.
+    // OUT_OF_RANGE: past --max-session-tokens. Then: the message names the limit.
+    // INVALID_ARGUMENT: an attach or a read of more than 1,024 chunks at once. Then: cut it.
+    BANYAN_REASON_LIMIT = 22,
+    // FAILED_PRECONDITION: the session already holds other bytes at a position that the call writes,
+    // committed or being committed: another program writes to this session. Then: let one program write;
+    // others fork it. Read the session's length before you go on.
+    BANYAN_REASON_OTHER_BYTES = 23,
+    // any, while a connection is made: TLS: a certificate file cannot be used, or one end does not accept the
+    // other's certificate. Then: the message says which end and why (docs/operating/tls.md).
+    BANYAN_REASON_TLS = 24,
+    // UNAUTHENTICATED: the token is missing, expired or wrong. Then: give the right one (banyan_options,
+    // --token-file, BANYAN_TOKEN_FILE).
+    // NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT: the token file cannot be used. Then: the message says
+    // why.
+    BANYAN_REASON_CREDENTIALS = 25,
+    // PERMISSION_DENIED: the token's access does not permit this call. Then: use the token of an operator or
+    // of an admin, as the message says (docs/operating/tenants.md).
+    BANYAN_REASON_ACCESS = 26,
+    // UNAVAILABLE: no coordinator is reached at the endpoint. Then: start it, or correct the endpoint.
+    BANYAN_REASON_UNREACHABLE = 27,
+    // DEADLINE_EXCEEDED: the coordinator or a worker is connected and has not answered in time. Then: allow
+    // more time; banyanctl workers shows a worker that does not answer.
+    BANYAN_REASON_NO_ANSWER = 28,
+    // UNAVAILABLE: no worker is active. Then: start one, or wait for one.
+    BANYAN_REASON_NO_WORKER = 29,
+    // NOT_FOUND: the tenant has no such session: it may have been deleted, or be another tenant's. Then:
+    // banyan_session_list.
+    BANYAN_REASON_NO_SESSION = 30,
+    // NOT_FOUND: the cluster has no worker with this name. Then: banyan_cluster_get_info lists the workers.
+    BANYAN_REASON_UNKNOWN_WORKER = 31,
+    // ALREADY_EXISTS: another session has the name. Then: open that one, or choose another name.
+    BANYAN_REASON_NAME_TAKEN = 32,
+    // OUT_OF_RANGE: a position beyond the end of the session, or of one of its layers. Then: read the
+    // lengths (banyan_session_get_info).
+    BANYAN_REASON_PAST_END = 33,
+    // RESOURCE_EXHAUSTED: the disk of the coordinator's store is full. Then: make room there; nothing has
+    // been changed.
+    BANYAN_REASON_STORE = 34,
+    // any, of snapshots: a file or folder of this machine cannot be read or written, is there already, or
+    // does not hold what it should. Then: the message names it.
+    BANYAN_REASON_FILE = 35,
+} banyan_reason;
+
+BANYAN_API const char *banyan_code_name(banyan_code code);       // "OK", "NOT_FOUND", …
+BANYAN_API const char *banyan_reason_name(banyan_reason reason); // "HOLE", …; "" for NONE and what is none
+BANYAN_API const char *banyan_version(void);                     // "0.1.0"
 
 typedef struct banyan_range {
     uint64_t first, count;
@@ -74,7 +208,7 @@ typedef struct banyan_range {
 typedef struct banyan_error {
     banyan_code code;
     char message[384]; // one line
-    char reason[32];   // machine-readable: HOLE, MISSING_RANGE, HASH_MISMATCH, … or ""
+    banyan_reason reason;
     // The token ranges concerned (a hole, what a lost worker held). If there are more than 16, the last one
     // spans the rest.
     uint32_t n_ranges;
@@ -100,10 +234,10 @@ typedef struct banyan_options {
     const char *tls_ca, *tls_cert, *tls_key;
 } banyan_options;
 
-// Connects to a coordinator: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency), or
+// Connects to a coordinator: "tcp://127.0.0.1:7412", "nng+tcp://…" or "unix:///path" (lowest latency), or
 // over TLS, with tls_ca: "tls://host:7413" (TLS 1.3) or "nng+tls://host:7414" (TLS 1.2, where host is a
 // name). The coordinator's certificate must contain the name or address; no connection falls back to plain
-// text. NULL: BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411". Blocks until the coordinator has answered,
+// text. NULL: BANYAN_ENDPOINT, else "tcp://127.0.0.1:7412". Blocks until the coordinator has answered,
 // and keeps trying while it is not running yet. options may be NULL. UNAVAILABLE, with the reason: it cannot
 // be reached (over nng this may take 1 s longer). NOT_FOUND: the token file or a certificate file does not
 // exist. Messages over TCP carry checksums unless BANYAN_CHECKSUMS is "never"; with "always", messages over
@@ -352,6 +486,72 @@ BANYAN_API banyan_code banyan_commit(banyan_session *session, uint32_t layer, ui
 BANYAN_API banyan_code banyan_read_rows(banyan_session *session, uint32_t layer, uint64_t first,
                                         uint64_t count, void *k, float *k_scale, void *v, float *v_scale,
                                         banyan_error *error);
+
+// ---- snapshots: sessions as files ----------------------------------------------------------------
+
+// How far a snapshot or a restore is: bytes of K and V, of all that there are. Called on the thread that
+// called it, at the beginning and at least every 200 ms from then on, also while nothing moves. False ends it
+// after the files in work: CANCELLED, and nothing of it is left, as after any failure.
+typedef bool (*banyan_progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+
+typedef struct banyan_snapshot_options {
+    bool zstd;                // compress each file
+    uint32_t threads;         // files at a time, 1 to 16; each takes up to 128 MiB of memory here. 0: 2
+    uint64_t file_bytes;      // most bytes of K and V in a file, 4096 to 64 MiB; 0: 64 MiB
+    banyan_progress progress; // NULL: none
+    void *progress_arg;
+} banyan_snapshot_options;
+
+typedef struct banyan_snapshot {
+    uint64_t session;       // that it was taken of, or that was restored
+    uint64_t tokens;        // of each layer
+    uint64_t longest_layer; // tokens of the session's longest layer, which may have more
+    uint64_t forgotten;     // the session's floor (banyan_session_info.forgotten)
+    uint64_t files, bytes;  // bytes of K and V
+    uint64_t stored_bytes;  // of the files; less if they are compressed
+    uint64_t took_ns;
+    // A fork that held the rows and could not be deleted: the service deletes it after some minutes without
+    // use. 0: there is none
+    uint64_t fork_left;
+} banyan_snapshot;
+
+// Writes a consistent copy of the session to a new folder while the session is in use: manifest.json and
+// .safetensors files. It holds the tokens that all layers have (those of the shortest); of a session that
+// forgets, the remaining rows and the floor. The folder appears under its name only when all of it is on the
+// disk. Steps wait only for a fork (banyan_session_pin), which is read and deleted. options, out: NULL is
+// allowed. Blocks, and starts `threads` threads meanwhile; not from a callback.
+// ALREADY_EXISTS, reason FILE: something is at the path. UNAVAILABLE or NOT_FOUND, reason FILE: the file
+// system refuses. DATA_LOSS, HASH_MISMATCH: rows do not match their seals; a scrub of the session is begun.
+// UNAVAILABLE: workers that may have more rows are away. Otherwise as banyan_session_pin and
+// banyan_read_rows.
+BANYAN_API banyan_code banyan_session_snapshot(banyan_session *session, const char *path,
+                                               const banyan_snapshot_options *options, banyan_snapshot *out,
+                                               banyan_error *error);
+
+typedef struct banyan_restore_options {
+    const char *name;                         // of the new session; NULL: none
+    uint32_t replicas, members, chunk_tokens; // 0: as in the snapshot, likewise below
+    uint64_t idle_ttl_ns;
+    uint32_t threads; // as for a snapshot, likewise below
+    banyan_progress progress;
+    void *progress_arg;
+} banyan_restore_options;
+
+// Creates a session from a folder that banyan_session_snapshot has written, in this or another cluster, on
+// any number of workers. Each file is compared with the manifest. Tokens can be attended in all layers when
+// all of them have arrived; a session that had forgotten rows has the same floor. After a failure the session
+// is gone, unless the message says otherwise. options, about: NULL is allowed. Blocks, and starts threads as
+// above.
+// INVALID_ARGUMENT, reason FILE: the snapshot is damaged, or not one. NOT_FOUND or UNAVAILABLE, reason FILE:
+// a file is not there, or cannot be read. Otherwise as banyan_session_create_at, banyan_attach and
+// banyan_commit.
+BANYAN_API banyan_code banyan_session_restore(banyan_client *client, const char *path,
+                                              const banyan_restore_options *options, banyan_session **out,
+                                              banyan_snapshot *about, banyan_error *error);
+
+// Reads what a snapshot's manifest says, and whether each file is there with its size; no rows are read, and
+// no cluster is needed. out: as of a restore, without session and took_ns; NULL is allowed. Errors as above.
+BANYAN_API banyan_code banyan_snapshot_check(const char *path, banyan_snapshot *out, banyan_error *error);
 
 // ---- attend -------------------------------------------------------------------------------------
 

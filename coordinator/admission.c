@@ -98,7 +98,7 @@ bool coordinator_may(struct coordinator *c, struct proto_request *request)
     if (coordinator_access_permits(request, &err) == COMMON_OK)
         return true;
     proto_server_refuses(c->server, PROTO_REFUSED_ROLE, proto_request_peer(request), err.message);
-    proto_request_fail(request, COMMON_PERMISSION_DENIED, err.message, NULL, 0);
+    proto_request_fail_why(request, COMMON_PERMISSION_DENIED, PROTO_REASON_ACCESS, err.message);
     return false;
 }
 
@@ -129,9 +129,9 @@ void coordinator_admission_tick(struct coordinator *c, uint64_t now_ns)
 
 static void refuse(struct proto_request *request, enum common_code code, const char *text)
 {
-    struct proto_status status;
-    proto_status_set(&status, code, "TOKEN", "%s", text);
-    proto_request_fail_status(request, &status);
+    bool token =
+        code == COMMON_ALREADY_EXISTS || code == COMMON_NOT_FOUND || code == COMMON_FAILED_PRECONDITION;
+    proto_request_fail_why(request, code, token ? PROTO_REASON_TOKEN : PROTO_REASON_NONE, text);
 }
 
 // ---- making -------------------------------------------------------------------------------------
@@ -149,9 +149,9 @@ static void made(void *arg, enum common_code code, const char *text)
     struct coordinator_token *token = coordinator_token_of(&k->c->tenants.tokens, k->id);
     if (code != COMMON_OK || !token) {
         coordinator_tokens_remove(&k->c->tenants.tokens, k->id);
-        proto_request_fail(k->request, code != COMMON_OK ? code : COMMON_ABORTED,
-                           code != COMMON_OK ? text : "the token was revoked while it was being created",
-                           NULL, 0);
+        proto_request_fail_why(k->request, code != COMMON_OK ? code : COMMON_ABORTED,
+                               coordinator_store_reason(code),
+                               code != COMMON_OK ? text : "the token was revoked while it was being created");
     } else {
         token->ready = true;
         common_log_info("a token was created token=%s access=%s tenant=%s", token->row.name,
@@ -312,7 +312,7 @@ static void revoked(void *arg, enum common_code code, const char *text)
     if (code != COMMON_OK) {
         if (token) // it is as good as before
             token->ready = true;
-        proto_request_fail(k->request, code, text, NULL, 0);
+        proto_request_fail_why(k->request, code, coordinator_store_reason(code), text);
     } else {
         if (token)
             common_log_info("a token was revoked token=%s", token->row.name);
@@ -332,19 +332,16 @@ void coordinator_handle_token_revoke(struct coordinator *c, struct proto_request
     struct coordinator_token *token = m->id ? coordinator_token_of(&c->tenants.tokens, m->id)
                                             : coordinator_token_named(&c->tenants.tokens, m->name);
     if (!token || !token->ready) {
-        proto_request_fail(request, COMMON_NOT_FOUND,
-                           "there is no such token (it may have been revoked): see 'banyanctl token list'",
-                           NULL, 0);
+        refuse(request, COMMON_NOT_FOUND, "there is no such token: it may have been revoked");
         return;
     }
     bool last = !has_admin(c, token->row.id, false), last_that_stays = !has_admin(c, token->row.id, true);
     if (token->row.access == PROTO_ACCESS_ADMIN && (last || (last_that_stays && !token->row.expires_s))) {
-        proto_request_fail(request, COMMON_FAILED_PRECONDITION,
-                           last ? "this is the last admin token: create another one first, or no one could "
-                                  "create, list or revoke tokens"
-                                : "all other admin tokens expire: create one that does not first, or in the "
-                                  "end no one could create, list or revoke tokens",
-                           NULL, 0);
+        refuse(request, COMMON_FAILED_PRECONDITION,
+               last ? "this is the last admin token: create another one first, or no one could create, list "
+                      "or revoke tokens"
+                    : "all other admin tokens expire: create one that does not first, or in the end no one "
+                      "could create, list or revoke tokens");
         return;
     }
     struct revoking *k = coordinator_alloc(sizeof(*k));

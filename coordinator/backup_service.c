@@ -104,7 +104,7 @@ static void is_accepted(void *arg, enum common_code code, const char *text)
     COMMON_FAILPOINT("accept_stored");
     struct accepting *a = arg;
     if (code != COMMON_OK) {
-        proto_request_fail(a->request, code, text, NULL, 0);
+        proto_request_fail_why(a->request, code, coordinator_store_reason(code), text);
     } else {
         Banyan__Pb__BackupReply reply = BANYAN__PB__BACKUP_REPLY__INIT;
         reply.sessions = coordinator_restored_serve(&a->c->sessions);

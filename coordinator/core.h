@@ -19,6 +19,7 @@
 #include "coordinator/options.h"
 #include "coordinator/presence.h"
 #include "coordinator/turn.h"
+#include "proto/model/reason.h"
 
 // What the rooms may have at once. How much is used: limits.c.
 enum coordinator_limit {
@@ -60,6 +61,12 @@ void coordinator_here(struct coordinator_core *core, uint64_t now_ns);
 // What is said to those who wait for a session that is gone from memory: NOT_FOUND, it was deleted; while the coordinator
 // stops UNAVAILABLE: the next one has it. text: a literal.
 enum common_code coordinator_gone(const struct coordinator_core *core, const char **text);
+
+// Of a batch that the store has not taken: why, for programs. RESOURCE_EXHAUSTED is a full disk's.
+static inline enum proto_reason coordinator_store_reason(enum common_code code)
+{
+    return code == COMMON_RESOURCE_EXHAUSTED ? PROTO_REASON_STORE : PROTO_REASON_NONE;
+}
 
 // What the lives of tickets and passes are counted by: since 1970, as the wall clock was when this process began, and by
 // the monotonic clock from then on. So no life changes when the wall clock is set. Workers are told it with each

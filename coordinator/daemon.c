@@ -14,7 +14,7 @@
 #include "coordinator/events.h"
 #include "proto/rpc/rpc.h"
 
-#define LISTEN_DEFAULT "nng+tcp://127.0.0.1:7411,tcp://127.0.0.1:7412"
+#define LISTEN_DEFAULT "tcp://127.0.0.1:7412,nng+tcp://127.0.0.1:7411"
 
 // What SIGHUP takes from the file: what is read where it is used. The rest sizes what was made at the start, or is known to
 // others by now.

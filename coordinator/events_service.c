@@ -63,7 +63,7 @@ static enum common_code take_kinds(struct reader *r, const Banyan__Pb__EventsReq
     for (size_t i = 0; i < m->n_kinds; i++) {
         uint64_t found = proto_event_kinds(m->kinds[i]);
         if (!found)
-            return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+            return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                     "unknown event kind '%.40s': neither a kind nor a group of kinds",
                                     m->kinds[i]);
         r->kinds |= found;
@@ -76,13 +76,13 @@ static enum common_code take_request(struct reader *r, const Banyan__Pb__EventsR
 {
     r->severity = PROTO_EVENT_INFO;
     if (m->severity[0] && !proto_event_severity_parse(m->severity, &r->severity))
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "'%s' is not a severity: use info, warn or error", m->severity);
     if (m->max < 1 || m->max > PROTO_EVENTS_MAX)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "%u events: 1 to %u can be read at once",
-                                m->max, PROTO_EVENTS_MAX);
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
+                                "%u events: 1 to %u can be read at once", m->max, PROTO_EVENTS_MAX);
     if (m->wait_ns > WAIT_MOST)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "a call waits for events for at most 50 s");
     r->session = m->session;
     r->since_ns = m->since_ns;
@@ -242,7 +242,7 @@ void coordinator_handle_events(struct coordinator *c, struct proto_request *requ
     }
     if (c->event_readers->n >= COORDINATOR_EVENT_READERS_MAX) {
         c->core.reached[COORDINATOR_LIMIT_EVENT_READERS]++;
-        proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+        proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                          "%u calls already wait for events: try again later, or do not wait",
                          COORDINATOR_EVENT_READERS_MAX);
         proto_request_fail_status(request, &status);

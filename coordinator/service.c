@@ -47,7 +47,8 @@ static struct coordinator_session *session_wanted(struct coordinator *c, struct 
     if (s)
         return s;
     if (!id && name[0])
-        proto_status_set(&status, COMMON_NOT_FOUND, "", "there is no session named %.100s", name);
+        proto_status_set(&status, COMMON_NOT_FOUND, PROTO_REASON_NO_SESSION,
+                         "there is no session named %.100s", name);
     else
         coordinator_session_unknown(id, &status);
     proto_request_fail_status(request, &status);
@@ -66,7 +67,7 @@ static void created(void *arg, enum common_code code, const char *text)
     COMMON_FAILPOINT("session_stored");
     struct creation *k = arg;
     if (code != COMMON_OK) {
-        proto_request_fail(k->request, code, text, NULL, 0);
+        proto_request_fail_why(k->request, code, coordinator_store_reason(code), text);
         coordinator_key_settle(k->s, code, text);
         coordinator_session_destroy(k->s);
     } else {

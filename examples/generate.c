@@ -126,7 +126,7 @@ int main(int argc, char **argv)
         {"model", 'm', COMMON_OPTION_STRING, &o.model_dir, "DIR",
          "directory with config.json and model.safetensors", 0, 0},
         {"endpoint", 'e', COMMON_OPTION_STRING, &o.endpoint, "URL",
-         "coordinator (default: BANYAN_ENDPOINT, else nng+tcp://127.0.0.1:7411)", 0, 0},
+         "coordinator (default: BANYAN_ENDPOINT, else tcp://127.0.0.1:7412)", 0, 0},
         {"token-file", 0, COMMON_OPTION_STRING, &o.token_file, "FILE", "client token", 0, 0},
         {"prompt-file", 'f', COMMON_OPTION_STRING, &o.prompt_file, "FILE",
          "text (vocabulary of 256) or decimal token ids", 0, 0},

@@ -69,7 +69,7 @@ static void merge_item(struct proto_step_result_item *into, const struct proto_s
     if (into->code == COMMON_OK && child->code != COMMON_OK) {
         into->code = child->code;
         memcpy(into->message, child->message, sizeof into->message);
-        memcpy(into->reason, child->reason, sizeof into->reason);
+        into->reason = child->reason;
         memcpy(into->worker, child->worker, sizeof into->worker);
     }
     into->cover_tokens += child->cover_tokens;

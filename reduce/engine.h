@@ -66,7 +66,7 @@ struct reduce_local {
 // partials (collectives), partials is NULL. The bytes of an item whose code is not OK are the identity.
 //
 // A child that does not answer fails every item of the step: its code (UNAVAILABLE, DEADLINE_EXCEEDED, ...),
-// reason "WORKER_LOST" for these two, "OLD_PLAN" for ABORTED, its name as `worker`. So does one whose answer
+// reason WORKER_LOST for these two, OLD_PLAN for ABORTED, its name as `worker`. So does one whose answer
 // does not fit the step: INTERNAL.
 struct reduce_outcome {
     // Not OK: the step as a whole failed here (cancelled, engine broken, no memory); the rest is NULL.

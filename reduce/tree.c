@@ -186,10 +186,9 @@ static void merge_lost(struct reduce_op *op, const struct reduce_tree_child *chi
         else
             snprintf(item->message, sizeof item->message, "worker %s: %.180s", child->name, error->message);
         // A frame as a whole is ABORTED where the plan is not known, or no longer.
-        snprintf(item->reason, sizeof item->reason, "%s",
-                 lost                            ? "WORKER_LOST"
-                 : error->code == COMMON_ABORTED ? "OLD_PLAN"
-                                                 : "");
+        item->reason = lost                            ? PROTO_REASON_WORKER_LOST
+                       : error->code == COMMON_ABORTED ? PROTO_REASON_OLD_PLAN
+                                                       : PROTO_REASON_NONE;
         snprintf(item->worker, sizeof item->worker, "%s", child->name);
     }
 }

@@ -16,13 +16,13 @@ static struct {
 } given; // timeout_ns 0: none
 
 #define TIMEOUT_NS (10 * COMMON_NS_PER_S)
-#define ENDPOINT   "nng+tcp://127.0.0.1:7411"
+#define ENDPOINT   "tcp://127.0.0.1:7412"
 
 static const struct common_option global_options[] = {
     {"endpoint", 'e', COMMON_OPTION_STRING, &given.endpoint, "URL",
      "The coordinator: nng+tcp://HOST:PORT, tcp://HOST:PORT or unix:///PATH, over TLS\n"
      "tls://HOST:PORT or nng+tls://NAME:PORT; several as A,B.\n"
-     "Default: BANYAN_ENDPOINT, else the context's, else nng+tcp://127.0.0.1:7411.",
+     "Default: BANYAN_ENDPOINT, else the context's, else tcp://127.0.0.1:7412.",
      0, 0},
     {"token-file", 't', COMMON_OPTION_STRING, &given.token_file, "FILE",
      "File with the client token. Default: BANYAN_TOKEN_FILE, else the context's, else none.", 0, 0},

@@ -209,7 +209,7 @@ static enum ctl_exit step(struct run *r, uint64_t nth, uint64_t position, bool a
                           struct common_histogram *times)
 {
     uint32_t layer = (uint32_t)(nth % bench.layers);
-    banyan_error error;
+    banyan_error error = {0};
     banyan_trace trace = {0};
     banyan_item item = {.session = r->session,
                         .layer = layer,
@@ -314,7 +314,7 @@ static enum ctl_exit run_bench(struct ctl *ctl, int n_args, char **args)
         .kv_heads = (uint32_t)bench.kv_heads,
         .k_dim = (uint32_t)bench.dim,
         .v_dim = (uint32_t)bench.dim,
-        .kv_type = ctl_type_parse(bench.type),
+        .kv_type = snapshot_type_parse(bench.type),
         .members = (uint32_t)bench.members,
         .replicas = (uint32_t)bench.replicas,
         .idle_ttl_ns = IDLE_NS,

@@ -70,7 +70,7 @@ static void print_tables(const struct ctl *ctl, const struct ctl_bench_figures *
     printf("%" PRIu64 " tokens, %" PRIu64 " layer%s, %u query and %u KV heads of %u"
            ", %s: %s of K and V, %u cop%s, on %u worker%s\n\n",
            f->tokens, f->layers, f->layers == 1 ? "" : "s", f->spec->q_heads, f->spec->kv_heads,
-           f->spec->k_dim, ctl_type_name(f->spec->kv_type),
+           f->spec->k_dim, snapshot_type_name(f->spec->kv_type),
            common_format_bytes(f->bytes, text[0], sizeof text[0]), f->spec->replicas,
            f->spec->replicas == 1 ? "y" : "ies", floor->members, floor->members == 1 ? "" : "s");
     json_t *rows = json_array();

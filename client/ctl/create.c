@@ -59,7 +59,7 @@ static const struct common_option create_options[] = {
 };
 
 static banyan_spec new_spec; // from check_create
-static struct ctl_spec_file *file_memory;
+static struct snapshot_spec_memory *file_memory;
 static struct { // of --from, open from check_create to the end of run_create
     struct common_safetensors *file;
     struct ctl_kv *layers; // [new_spec.layers]
@@ -96,7 +96,7 @@ static void take_options(banyan_spec *spec)
         .kv_heads = (uint32_t)create.kv_heads,
         .k_dim = (uint32_t)create.dim,
         .v_dim = (uint32_t)create.v_dim,
-        .kv_type = create.type ? ctl_type_parse(create.type) : (banyan_kv_type)0,
+        .kv_type = create.type ? snapshot_type_parse(create.type) : (banyan_kv_type)0,
         .scale = (float)create.scale,
         .soft_cap = (float)create.soft_cap,
         .window = create.window,
@@ -158,7 +158,7 @@ static enum ctl_exit run_create(struct ctl *ctl, int n_args, char **args)
     else if (create.from)
         exit_code = fill(session);
     from_free();
-    ctl_spec_file_free(file_memory);
+    snapshot_spec_free(file_memory);
     if (exit_code == CTL_OK)
         return ctl_session_show(ctl, session);
     banyan_session_close(session);

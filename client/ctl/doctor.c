@@ -165,10 +165,8 @@ static bool check_coordinator(struct ctl_doctor *d, const char *endpoint)
     banyan_code code = banyan_examine(endpoint, &options, &seen, &error);
     if (code != BANYAN_OK) {
         bool refused = code == BANYAN_UNAUTHENTICATED || code == BANYAN_PERMISSION_DENIED;
-        bool tls = strstr(error.message, "certificate") || strstr(error.message, "--tls-");
-        bool token =
-            !tls &&
-            (refused || code == BANYAN_NOT_FOUND); // of all that this needs, only its file can be missing
+        bool tls = error.reason == BANYAN_REASON_TLS;
+        bool token = !tls && (refused || error.reason == BANYAN_REASON_CREDENTIALS);
         d->refused = d->refused || refused;
         ctl_doctor_find(d, CTL_DOCTOR_FAIL,
                         tls     ? "certificate"

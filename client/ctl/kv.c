@@ -57,7 +57,7 @@ static bool to_quantise(const struct ctl_kv *kv, const banyan_spec *spec)
 enum ctl_exit ctl_kv_wanted(const struct ctl_kv *kv, const banyan_spec *spec, uint32_t layer,
                             const char *prefix)
 {
-    const banyan_kind kind = ctl_layer_kind(spec, layer);
+    const banyan_kind kind = snapshot_layer_kind(spec, layer);
     if (kind.q_heads == 0 || (spec->shares && spec->shares[layer] != BANYAN_SHARES_NONE))
         return ctl_say(CTL_REFUSED, "layer %u of the session has no K and V of its own", layer);
     if (kind.v_in_k && (kv->v || kv->v_scale))
@@ -71,7 +71,7 @@ enum ctl_exit ctl_kv_wanted(const struct ctl_kv *kv, const banyan_spec *spec, ui
 
 enum ctl_exit ctl_kv_check(const struct ctl_kv *kv, const banyan_spec *spec, uint32_t layer)
 {
-    const banyan_kind kind = ctl_layer_kind(spec, layer);
+    const banyan_kind kind = snapshot_layer_kind(spec, layer);
     bool quantise = to_quantise(kv, spec), scales = banyan_kv_scaled(spec->kv_type) && !quantise;
     enum common_dtype dtype = quantise ? COMMON_DTYPE_F32 : (enum common_dtype)spec->kv_type;
     enum ctl_exit exit_code = ctl_kv_shape(kv->k, dtype, kind.kv_heads, kind.k_dim);

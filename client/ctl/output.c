@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "client/ctl/ctl.h"
+#include "client/ctl/hints.h"
 
 json_t *ctl_json_id(uint64_t id)
 {
@@ -245,77 +246,26 @@ static enum ctl_exit exit_of(banyan_code code)
     }
 }
 
-// What the reason says more than the code.
-static const char *next_step_of_reason(const banyan_error *error)
+// The sentence names the file, and its code says nothing more.
+static enum ctl_exit fail_of_file(const banyan_error *error)
 {
-    static const struct {
-        banyan_code code;
-        const char *reason, *step;
-    } steps[] = {
-        {BANYAN_UNAVAILABLE, "MISSING_RANGE",
-         "'banyanctl workers' shows which workers are missing: start them again, and it continues by itself"},
-        {BANYAN_FAILED_PRECONDITION, "HOLE",
-         "'banyanctl attach' sends the tokens, 'banyanctl session commit SESSION FIRST COUNT' makes attached "
-         "ones visible; 'banyanctl session show SESSION' lists the holes"},
-        {BANYAN_UNAVAILABLE, "QUARANTINE", "'banyanctl quarantine list' shows what is held back"},
-        {BANYAN_UNAVAILABLE, "RESTORED",
-         "'banyanctl workers' shows which workers are back; when all are, run 'banyanctl accept'"},
-    };
-    if (strcmp(error->reason, "TOKEN") == 0)
-        return "'banyanctl token list' shows the tokens and what each permits";
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
-        if (error->code == steps[i].code && strcmp(error->reason, steps[i].reason) == 0)
-            return steps[i].step;
-    return NULL;
-}
-
-static const char *next_step(banyan_code code)
-{
-    switch (code) {
-    case BANYAN_UNAVAILABLE:
-        return "give --endpoint or set BANYAN_ENDPOINT if the coordinator is elsewhere; 'banyanctl workers' "
-               "lists the workers";
-    case BANYAN_DEADLINE_EXCEEDED:
-        return "give a longer --timeout, or see 'banyanctl workers' for a worker that does not answer";
-    case BANYAN_UNAUTHENTICATED:
-    case BANYAN_PERMISSION_DENIED:
-        return "give --token-file or set BANYAN_TOKEN_FILE to the file with the cluster's client token";
-    case BANYAN_NOT_FOUND:
-        return "'banyanctl sessions' lists the sessions";
-    case BANYAN_RESOURCE_EXHAUSTED:
-        return "'banyanctl workers' shows the memory; delete sessions or add workers";
-    case BANYAN_ABORTED:
-        return "try again";
-    case BANYAN_ALREADY_EXISTS:
-        return "choose another name, or see 'banyanctl sessions' for the one that has it";
-    case BANYAN_FAILED_PRECONDITION:
-        return "'banyanctl session show SESSION' shows the length of each layer; attach and commit what "
-               "is missing";
-    case BANYAN_OUT_OF_RANGE:
-        return "'banyanctl session show SESSION' shows how many tokens there are";
-    case BANYAN_INVALID_ARGUMENT:
-        return "'banyanctl help COMMAND' describes the input; 'banyanctl session show SESSION' shows the "
-               "shapes";
-    case BANYAN_DATA_LOSS:
-        return "'banyanctl session truncate' to a length before the lost tokens and attach them again, or "
-               "'banyanctl session delete'";
-    default:
-        return NULL;
-    }
+    enum ctl_exit exit_code = error->code == BANYAN_INVALID_ARGUMENT ? CTL_REFUSED
+                              : error->code == BANYAN_ALREADY_EXISTS ? CTL_STATE
+                                                                     : CTL_FILE;
+    return ctl_say(exit_code, "%s", error->message);
 }
 
 enum ctl_exit ctl_fail(const banyan_error *error)
 {
-    ctl_say(CTL_OK, "%s (%s%s%s)", error->message, banyan_code_name(error->code),
-            error->reason[0] ? ", " : "", error->reason);
+    if (error->reason == BANYAN_REASON_FILE)
+        return fail_of_file(error);
+    ctl_say(CTL_OK, "%s (%s%s%s)", error->message, banyan_code_name(error->code), error->reason ? ", " : "",
+            banyan_reason_name(error->reason));
     for (uint32_t i = 0; i < error->n_ranges; i++)
         fprintf(stderr, "  tokens %" PRIu64 " to %" PRIu64 "\n", error->ranges[i].first,
                 error->ranges[i].first + error->ranges[i].count - (error->ranges[i].count > 0));
-    const char *next = next_step_of_reason(error);
-    next = next ? next : next_step(error->code);
-    bool said =
-        exit_of(error->code) == CTL_PERMISSION && strstr(error->message, "--tls-"); // no token helps there
-    if (next && !said)
-        fprintf(stderr, "  %s\n", next);
+    const char *hint = ctl_hint(error);
+    if (hint)
+        fprintf(stderr, "  %s\n", hint);
     return exit_of(error->code);
 }

@@ -138,7 +138,7 @@ enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
         json_array_append_new(lengths, ctl_json_u64(info.layer_lengths[i]));
         json_array_append_new(forgotten, ctl_json_u64(info.layer_forgotten[i]));
     }
-    json_object_update_new(record, ctl_spec_json(spec));
+    json_object_update_new(record, snapshot_spec_json(spec));
     json_object_set_new(record, "layer_lengths", lengths);
     json_object_set_new(record, "forgotten", ctl_json_u64(info.forgotten));
     json_object_set_new(record, "layer_forgotten", forgotten);
@@ -262,7 +262,7 @@ static enum ctl_exit check_commit(int n_args, char **args)
 // Rows of its own, which can be attached.
 static bool has_rows(const banyan_spec *spec, uint32_t layer)
 {
-    return ctl_layer_kind(spec, layer).q_heads &&
+    return snapshot_layer_kind(spec, layer).q_heads &&
            (!spec->shares || spec->shares[layer] == BANYAN_SHARES_NONE);
 }
 

@@ -5,12 +5,12 @@
 
 #include "client/ctl/ctl.h"
 
-// 'session restore': ctl_restore.c. The check opens the snapshot before a connection is made.
+// 'session restore': restore.c. The check reads the snapshot's manifest before a connection is made.
 extern const struct common_option ctl_restore_options[];
 enum ctl_exit ctl_restore_check(int n_args, char **args);
 enum ctl_exit ctl_restore_run(struct ctl *ctl, int n_args, char **args);
 
-// 'session verify': ctl_verify.c.
+// 'session verify': verify.c.
 extern const struct common_option ctl_verify_options[];
 extern const char ctl_verify_about[];
 enum ctl_exit ctl_verify_run(struct ctl *ctl, int n_args, char **args);

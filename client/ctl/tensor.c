@@ -123,7 +123,7 @@ static enum ctl_exit find_tensors(const struct common_safetensors *file, const b
         return ctl_say(CTL_REFUSED, "the file has no tensor 'q'");
     if (attend.layer >= spec->layers)
         return ctl_say(CTL_REFUSED, "--layer: the session has layers 0 to %u", spec->layers - 1);
-    const banyan_kind kind = ctl_layer_kind(spec, (uint32_t)attend.layer);
+    const banyan_kind kind = snapshot_layer_kind(spec, (uint32_t)attend.layer);
     if (kind.q_heads == 0)
         return ctl_say(CTL_REFUSED, "--layer: layer %u holds nothing in the session", (unsigned)attend.layer);
     enum ctl_exit exit_code = ctl_kv_shape(*q, COMMON_DTYPE_F32, kind.q_heads, kind.k_dim);
@@ -260,11 +260,11 @@ static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
         exit_code = ctl_kv_rows(&kv, spec, &rows);
     if (exit_code != CTL_OK)
         return exit_code;
-    const banyan_kind kind = ctl_layer_kind(spec, (uint32_t)attend.layer);
+    const banyan_kind kind = snapshot_layer_kind(spec, (uint32_t)attend.layer);
     size_t heads = (size_t)q->dims[0] * kind.q_heads;
     float *o = calloc(heads, kind.v_dim * sizeof *o);
     float *lse = calloc(heads, sizeof *lse);
-    banyan_error item_error, error;
+    banyan_error item_error = {0}, error;
     banyan_trace trace;
     banyan_partial partial = {0};
     banyan_item item = {

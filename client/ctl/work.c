@@ -34,17 +34,6 @@ bool ctl_work_ended(void)
 
 // ---- problems ---------------------------------------------------------------------------------------------
 
-enum ctl_exit ctl_problem_file(struct ctl_problem *problem, const struct common_error *err)
-{
-    problem->of_cluster = false;
-    problem->exit = err->code == COMMON_INVALID_ARGUMENT     ? CTL_REFUSED
-                    : err->code == COMMON_RESOURCE_EXHAUSTED ? CTL_INTERNAL
-                    : err->code == COMMON_ALREADY_EXISTS     ? CTL_STATE
-                                                             : CTL_FILE;
-    snprintf(problem->text, sizeof problem->text, "%s", err->message);
-    return problem->exit;
-}
-
 enum ctl_exit ctl_problem_cluster(struct ctl_problem *problem, const banyan_error *error)
 {
     problem->of_cluster = true;
@@ -58,6 +47,39 @@ enum ctl_exit ctl_problem_tell(const struct ctl_problem *problem)
     return problem->of_cluster ? ctl_fail(&problem->cluster) : ctl_say(problem->exit, "%s", problem->text);
 }
 
+// ---- progress ---------------------------------------------------------------------------------------------
+
+struct ctl_progress ctl_progress_begin(const char *what, bool quiet)
+{
+    return (struct ctl_progress){.what = what,
+                                 .drawing = !quiet && isatty(STDERR_FILENO),
+                                 .began_ns = common_clock_ns()};
+}
+
+bool ctl_progress_draw(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct ctl_progress *progress = arg;
+    char done[32], total[32], rate[32];
+    uint64_t now = common_clock_ns(), took = now - progress->began_ns;
+    double per_s = took ? (double)done_bytes * 1e9 / (double)took : 0;
+    if (!progress->drawing || now - progress->drawn_ns < REDRAW_NS)
+        return !ended;
+    progress->drawn_ns = now;
+    fprintf(stderr, "\r%s: %s of %s (%u %%), %s/s\033[K", progress->what,
+            common_format_bytes(done_bytes, done, sizeof done),
+            common_format_bytes(total_bytes, total, sizeof total),
+            total_bytes ? (unsigned)(done_bytes * 100 / total_bytes) : 100,
+            common_format_bytes((uint64_t)per_s, rate, sizeof rate));
+    return !ended;
+}
+
+void ctl_progress_end(struct ctl_progress *progress)
+{
+    if (progress->drawn_ns)
+        fputs("\r\033[K", stderr);
+    progress->drawn_ns = 0;
+}
+
 // ---- work -------------------------------------------------------------------------------------------------
 
 struct crew {
@@ -66,25 +88,8 @@ struct crew {
     pthread_mutex_t lock; // of what follows, and of the work's counts
     size_t next;
     enum ctl_exit exit;
-    bool drawing;
-    uint64_t started_ns, drawn_ns;
+    struct ctl_progress progress;
 };
-
-static void draw(struct crew *crew, uint64_t now)
-{
-    const struct ctl_work *work = crew->work;
-    char done[32], total[32], rate[32];
-    uint64_t took = now - crew->started_ns + work->took_ns;
-    double per_s = took ? (double)work->done_bytes * 1e9 / (double)took : 0;
-    if (!crew->drawing || now - crew->drawn_ns < REDRAW_NS)
-        return;
-    crew->drawn_ns = now;
-    fprintf(stderr, "\r%s: %s of %s (%u %%), %s/s\033[K", work->what,
-            common_format_bytes(work->done_bytes, done, sizeof done),
-            common_format_bytes(work->total_bytes, total, sizeof total),
-            work->total_bytes ? (unsigned)(work->done_bytes * 100 / work->total_bytes) : 100,
-            common_format_bytes((uint64_t)per_s, rate, sizeof rate));
-}
 
 static bool take(struct crew *crew, size_t *nth)
 {
@@ -114,7 +119,7 @@ static void *labour(void *arg)
             *crew->problem = problem;
         }
         crew->work->done_bytes += bytes;
-        draw(crew, common_clock_ns());
+        (void)ctl_progress_draw(&crew->progress, crew->work->done_bytes, crew->work->total_bytes);
         pthread_mutex_unlock(&crew->lock);
     }
     return NULL;
@@ -126,8 +131,9 @@ enum ctl_exit ctl_work_run(struct ctl_work *work, uint32_t threads, struct ctl_p
                         .problem = problem,
                         .next = work->first,
                         .exit = CTL_OK,
-                        .drawing = !work->quiet && isatty(STDERR_FILENO),
-                        .started_ns = common_clock_ns()};
+                        .progress = ctl_progress_begin(work->what, work->quiet)};
+    uint64_t began_ns = crew.progress.began_ns;
+    crew.progress.began_ns -= work->took_ns; // of earlier pieces
     pthread_t others[THREADS_MAX];
     uint32_t n = 0;
     pthread_mutex_init(&crew.lock, NULL);
@@ -138,8 +144,7 @@ enum ctl_exit ctl_work_run(struct ctl_work *work, uint32_t threads, struct ctl_p
     for (uint32_t i = 0; i < n; i++)
         pthread_join(others[i], NULL);
     pthread_mutex_destroy(&crew.lock);
-    work->took_ns += common_clock_ns() - crew.started_ns;
-    if (crew.drawn_ns)
-        fputs("\r\033[K", stderr);
+    work->took_ns += common_clock_ns() - began_ns;
+    ctl_progress_end(&crew.progress);
     return crew.exit;
 }

@@ -5,7 +5,6 @@
 #define CLIENT_CTL_WORK_H
 
 #include "client/ctl/ctl.h"
-#include "common/base/status.h"
 
 struct ctl_problem { // why a piece of work failed
     enum ctl_exit exit;
@@ -14,8 +13,7 @@ struct ctl_problem { // why a piece of work failed
     char text[512];
 };
 
-// Fills it in, and return what it has as exit code.
-enum ctl_exit ctl_problem_file(struct ctl_problem *problem, const struct common_error *err);
+// Fills it in, and returns what it has as exit code.
 enum ctl_exit ctl_problem_cluster(struct ctl_problem *problem, const banyan_error *error);
 // Reports it on stderr.
 enum ctl_exit ctl_problem_tell(const struct ctl_problem *problem);
@@ -34,6 +32,17 @@ struct ctl_work {
 // Does them, on `threads` threads (1 .. 16), about in order, until one fails or the user ends it. Returns the
 // first failure, with *problem filled in. May be called again for further pieces: *work goes on counting.
 enum ctl_exit ctl_work_run(struct ctl_work *work, uint32_t threads, struct ctl_problem *problem);
+
+// The progress line of a call of the library that reports its own (banyan_progress). False: the user has
+// ended it.
+struct ctl_progress {
+    const char *what;
+    bool drawing;
+    uint64_t began_ns, drawn_ns;
+};
+struct ctl_progress ctl_progress_begin(const char *what, bool quiet);
+bool ctl_progress_draw(void *progress, uint64_t done_bytes, uint64_t total_bytes);
+void ctl_progress_end(struct ctl_progress *progress); // clears the line
 
 // From here on SIGINT and SIGTERM end work between two pieces, and not the program.
 void ctl_work_guard(void);

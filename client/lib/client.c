@@ -15,7 +15,7 @@
 #include "common/secure/secret.h"
 #include "common/secure/tls.h"
 #include "common/tracing/tracer.h"
-#include "proto/nng_probe.h"
+#include "proto/nng/nng_probe.h"
 #include "proto/rpc/endpoint.h"
 
 #define PROBE_NS (1 * COMMON_NS_PER_S) // to find out why there was no answer
@@ -210,6 +210,7 @@ static void explain_nng(const char *endpoint, banyan_error *error)
     client_error_set(error, BANYAN_UNAVAILABLE,
                      "cannot reach the coordinator at %s: is banyan-coordinator running there? (%s)",
                      endpoint, why);
+    error->reason = BANYAN_REASON_UNREACHABLE;
 }
 
 static const char *choose_endpoint(const char *endpoint)
@@ -227,7 +228,12 @@ static banyan_code load_tls(const banyan_options *options, struct banyan_client 
     if (!files.cert && !files.key && !files.ca)
         return BANYAN_OK;
     enum common_code code = common_tls_new(&files, &client->tls, &err);
-    return code == COMMON_OK ? BANYAN_OK : client_error_set(error, (banyan_code)code, "%s", err.message);
+    if (code == COMMON_OK)
+        return BANYAN_OK;
+    client_error_set(error, (banyan_code)code, "%s", err.message);
+    if (error && code != COMMON_RESOURCE_EXHAUSTED)
+        error->reason = BANYAN_REASON_TLS;
+    return (banyan_code)code;
 }
 
 // So that a blocking caller may do the I/O thread's work (common/loop/loop.h): the call is alone. Spans go
@@ -251,8 +257,12 @@ static banyan_code client_open(const char *endpoint, const banyan_options *optio
     struct common_error err = {0};
     enum common_code loaded =
         options->token_file ? common_token_load(options->token_file, token, &err) : COMMON_OK;
-    if (loaded != COMMON_OK)
-        return client_error_set(error, (banyan_code)loaded, "%s", err.message);
+    if (loaded != COMMON_OK) {
+        client_error_set(error, (banyan_code)loaded, "%s", err.message);
+        if (error && loaded != COMMON_RESOURCE_EXHAUSTED)
+            error->reason = BANYAN_REASON_CREDENTIALS;
+        return (banyan_code)loaded;
+    }
     if (!options->token_file && options->token) {
         if (strlen(options->token) > COMMON_TOKEN_MAX)
             return client_error_set(error, BANYAN_INVALID_ARGUMENT, "the token is longer than %d characters",

@@ -62,11 +62,11 @@ static char *make_header(const struct common_safetensor *tensors, size_t n_tenso
         const struct common_safetensor *t = &tensors[i];
         const char *dtype;
         size_t element;
-        json_t *shape = json_array();
+        json_t *shape = json_array(), *entry = NULL;
+        bool whole = shape != NULL;
         for (uint32_t d = 0; d < t->n_dims; d++)
-            json_array_append_new(shape, json_integer((json_int_t)t->dims[d]));
-        json_t *entry = NULL;
-        if (dtype_of(t, &dtype, &element) && !json_object_get(header, t->name))
+            whole = json_array_append_new(shape, json_integer((json_int_t)t->dims[d])) == 0 && whole;
+        if (whole && dtype_of(t, &dtype, &element) && !json_object_get(header, t->name))
             entry = json_pack("{s:s, s:O, s:[I, I]}", "dtype", dtype, "shape", shape, "data_offsets",
                               (json_int_t)offset, (json_int_t)(offset + t->bytes));
         json_decref(shape);
@@ -154,8 +154,10 @@ enum common_code client_safetensors_write(const char *path, const struct common_
         return code;
     size_t room = strlen(path) + 8;
     char *temporary = malloc(room);
-    if (!temporary)
-        abort();
+    if (!temporary) {
+        free(head);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
+    }
     bool replace = is_replaced(path);
     FILE *file = replace ? open_new(path, temporary, room) : open_there(path);
     bool ok = file && write_all(file, head, head_len, tensors, n_tensors);

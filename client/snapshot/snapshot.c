@@ -137,8 +137,9 @@ static json_t *file_json(const struct snapshot *snapshot, const struct snapshot_
 char *snapshot_text(const struct snapshot *snapshot)
 {
     json_t *files = json_array();
+    bool whole = files != NULL;
     for (size_t i = 0; i < snapshot->n_files; i++)
-        json_array_append_new(files, file_json(snapshot, &snapshot->files[i]));
+        whole = json_array_append_new(files, file_json(snapshot, &snapshot->files[i])) == 0 && whole;
     json_t *manifest = json_pack("{s:s, s:i, s:O, s:I, s:s, s:O, s:o}", "format", FORMAT, "version",
                                  snapshot->floor ? FLOORED : VERSION, "session", snapshot->info, "length",
                                  (json_int_t)snapshot->length, "compression",
@@ -147,7 +148,8 @@ char *snapshot_text(const struct snapshot *snapshot)
     char *text = NULL;
     bool floored = !snapshot->floor ||
                    json_object_set_new(manifest, "floor", json_integer((json_int_t)snapshot->floor)) == 0;
-    if (manifest && floored && sum_of(manifest, &sum) && json_object_set_new(manifest, "xxh3", hex(sum)) == 0)
+    if (manifest && whole && floored && sum_of(manifest, &sum) &&
+        json_object_set_new(manifest, "xxh3", hex(sum)) == 0)
         text = json_dumps(manifest, JSON_INDENT(1));
     json_decref(manifest);
     return text;

@@ -62,7 +62,7 @@ static banyan_code floor_of(banyan_session *pinned, uint64_t *out, banyan_error 
 static bool has_gone_on(const banyan_error *error)
 {
     return error->code == BANYAN_OUT_OF_RANGE || error->code == BANYAN_ABORTED ||
-           strcmp(error->reason, "FORGOTTEN") == 0;
+           error->reason == BANYAN_REASON_FORGOTTEN;
 }
 
 // All up to that length is present, and workers that are away, or were lost, had more: how much is unknown.

@@ -227,43 +227,43 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uin
                                        struct proto_status *status)
 {
     if (!printable(m->name, 64) || !printable(m->host, 64) || !printable(m->kernel, 64))
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "name, host and kernel must have 1 to 64 printable characters");
     if (!printable(m->endpoint, 159) || !printable(m->edge_endpoint, 159))
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "endpoints must have 1 to 159 printable characters");
     if (strncmp(m->edge_endpoint, "tls://", 6) && strncmp(m->edge_endpoint, "tcp://", 6) &&
         strncmp(m->edge_endpoint, "unix://", 7))
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "the edge endpoint must be a stream endpoint: tls://, tcp:// or unix://");
     if (m->control < PROTO_CONTROL_VERSION)
-        return proto_status_set(status, COMMON_FAILED_PRECONDITION, "",
+        return proto_status_set(status, COMMON_FAILED_PRECONDITION, PROTO_REASON_NONE,
                                 "the worker speaks version %u of the control protocol and this coordinator "
                                 "speaks %u: install the same release on both",
                                 m->control, PROTO_CONTROL_VERSION);
     if (strlen(m->version) > 31 || (m->version[0] && !printable(m->version, 31)))
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "a version has at most 31 printable characters");
     if (!readable(m->no_device, PROTO_NO_DEVICE_MAX))
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "the reason why there is no device must have at most %d printable characters",
                                 PROTO_NO_DEVICE_MAX);
     if (!m->instance || !m->capacity_bytes || !m->bandwidth)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "instance, capacity and bandwidth must not be zero");
     if (strlen(m->engine) > 15 || strlen(m->engine_algorithm) > 32)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "an engine has at most 15 characters, its algorithm 32");
     // A term rises by one a start: no honest worker has seen one so much higher.
     if (m->seen_term > term && (m->seen_term - term > TERM_AHEAD_MAX || m->seen_term >= TERM_SEEN_MAX))
-        return proto_status_set(status, COMMON_FAILED_PRECONDITION, "",
+        return proto_status_set(status, COMMON_FAILED_PRECONDITION, PROTO_REASON_NONE,
                                 "the worker reports term %" PRIu64
                                 ", which cannot be: this coordinator is at %" PRIu64 ". Restart the worker",
                                 m->seen_term, term);
     bool collective = m->engine[0] && strcmp(m->engine, COORDINATOR_ENGINE_STREAM) != 0;
     if (collective && (!printable(m->engine, 15) || !printable(m->engine_algorithm, 32) ||
                        !printable(m->group, 64) || (m->group_size && m->group_rank >= m->group_size)))
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "an engine needs an algorithm, a group and a rank below the group's size");
     return COMMON_OK;
 }
@@ -386,7 +386,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         return;
     }
     if (!proto_request_may_be_worker(request, m->name)) {
-        proto_status_set(&status, COMMON_PERMISSION_DENIED, "",
+        proto_status_set(&status, COMMON_PERMISSION_DENIED, PROTO_REASON_NONE,
                          "the worker's certificate names other workers, not %s: start it with a --name from "
                          "its certificate, or issue one for it (banyanctl pki issue --worker)",
                          m->name);
@@ -395,7 +395,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     }
     struct coordinator_worker *w = coordinator_worker_named(cluster, m->name);
     if (!w) {
-        proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "",
+        proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
                          "the limit of %" PRIu32 " workers is reached: raise the coordinator's --max-workers",
                          cluster->core->options.max_workers);
         cluster->core->reached[COORDINATOR_LIMIT_WORKERS]++;
@@ -404,7 +404,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     }
     bool here = w->state == COORDINATOR_WORKER_ACTIVE || w->state == COORDINATOR_WORKER_JOINING;
     if (here && w->instance != m->instance && proto_channel_connected(w->channel)) {
-        proto_status_set(&status, COMMON_ALREADY_EXISTS, "",
+        proto_status_set(&status, COMMON_ALREADY_EXISTS, PROTO_REASON_NONE,
                          "another worker has this name: choose another --name");
         refuse_register(cluster, request, &status);
         return;

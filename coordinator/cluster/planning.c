@@ -206,7 +206,7 @@ static struct coordinator_plan *plan_make(struct coordinator_cluster *cluster,
     if (code == COMMON_OK)
         code = avoid_edges(cluster, workers, n, plan);
     if (code != COMMON_OK) {
-        proto_status_set(status, code, "", "no tree could be built: %s", err.message);
+        proto_status_set(status, code, PROTO_REASON_NONE, "no tree could be built: %s", err.message);
         reduce_plan_free(plan->tree);
         free(plan->members);
         free(plan);
@@ -238,7 +238,7 @@ struct coordinator_plan *coordinator_plan_get(struct coordinator_cluster *cluste
         plan = plan->next;
     if (!plan && cluster->n_plans >= COORDINATOR_PLANS_MAX) {
         cluster->core->reached[COORDINATOR_LIMIT_PLANS]++;
-        proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+        proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                          "the limit of %u plans is reached: try again when one is no longer used",
                          cluster->n_plans);
         return NULL;

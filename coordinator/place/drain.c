@@ -90,7 +90,7 @@ static void drain_stored(void *arg, enum common_code code, const char *text)
     struct coordinator_worker *w = d->w;
     w->visitors--;
     if (code != COMMON_OK) {
-        proto_request_fail(d->request, code, text, NULL, 0);
+        proto_request_fail_why(d->request, code, coordinator_store_reason(code), text);
         free(d);
         return;
     }
@@ -146,7 +146,8 @@ void coordinator_handle_worker_drain(void *arg, struct proto_request *request)
     const Banyan__Pb__WorkerDrainRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_worker *w = coordinator_worker_find(sessions->cluster, m->worker);
     if (!w) {
-        proto_request_fail(request, COMMON_NOT_FOUND, "there is no worker with this name", NULL, 0);
+        proto_request_fail_why(request, COMMON_NOT_FOUND, PROTO_REASON_UNKNOWN_WORKER,
+                               "there is no worker with this name");
         return;
     }
     if (!printable(m->reason)) {

@@ -19,16 +19,16 @@ enum common_code coordinator_forget_born_check(const Banyan__Pb__Spec *spec, uin
                                                uint64_t max_tokens, struct proto_status *status)
 {
     if (floor && !spec->forget)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "the session cannot begin with a floor (%" PRIu64
                                 "): its specification forgets nothing",
                                 floor);
     if (floor > max_tokens)
-        return proto_status_set(status, COMMON_OUT_OF_RANGE, "LIMIT",
+        return proto_status_set(status, COMMON_OUT_OF_RANGE, PROTO_REASON_LIMIT,
                                 "the floor %" PRIu64 " is past the limit of %" PRIu64 " tokens a session",
                                 floor, max_tokens);
     if (floor / spec->chunk_tokens > COORDINATOR_FORGET_CHUNKS)
-        return proto_status_set(status, COMMON_OUT_OF_RANGE, "LIMIT",
+        return proto_status_set(status, COMMON_OUT_OF_RANGE, PROTO_REASON_LIMIT,
                                 "there are more than %u chunks of %u tokens below the floor %" PRIu64
                                 ": choose larger ones",
                                 COORDINATOR_FORGET_CHUNKS, spec->chunk_tokens, floor);
@@ -168,7 +168,7 @@ enum common_code coordinator_forget_check(const struct coordinator_session *s, u
                  needed = proto_spec_forgotten(s->spec, l, length);
         if (needed >= forgotten)
             continue;
-        proto_status_set(status, COMMON_FAILED_PRECONDITION, "FORGOTTEN",
+        proto_status_set(status, COMMON_FAILED_PRECONDITION, PROTO_REASON_FORGOTTEN,
                          "%s to %" PRIu64
                          " is refused: a row there sees keys of layer %u from position %" PRIu64
                          " on, and those below %" PRIu64 " are forgotten; %" PRIu64

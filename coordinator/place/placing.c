@@ -44,6 +44,7 @@ struct coordinator_placing { // a request; the first of a session's list is unde
     coordinator_placed_fn fn;
     void *arg;
     enum common_code code; // why what the store has taken is taken back
+    enum proto_reason reason;
     char text[256];
 };
 
@@ -159,7 +160,7 @@ static enum common_code no_room(const struct coordinator_cluster *cluster,
     if (quarantined)
         snprintf(instead, sizeof(instead), "%" PRIu64 " bytes are in quarantine (banyanctl quarantine list)",
                  quarantined);
-    proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+    proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_FULL,
                      "no worker has %" PRIu64
                      " bytes left for another chunk; worker %s has the most, %" PRIu64 " of %" PRIu64
                      "%s: %s",
@@ -239,7 +240,7 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
     struct coordinator_candidate *candidates = coordinator_candidates(s, active, &n);
     if (!n) {
         free(candidates);
-        return proto_status_set(status, COMMON_UNAVAILABLE, "",
+        return proto_status_set(status, COMMON_UNAVAILABLE, PROTO_REASON_NO_WORKER,
                                 "no worker is active: start one, or wait for one");
     }
     free(p->joining);
@@ -325,11 +326,12 @@ static void promise_back(struct coordinator_placing *p)
     }
 }
 
-static void placing_fail(struct coordinator_placing *p, enum common_code code, const char *text)
+static void placing_fail(struct coordinator_placing *p, enum common_code code, enum proto_reason reason,
+                         const char *text)
 {
     struct proto_status status;
     // A call that was cut off is not one that the client has cancelled.
-    proto_status_set(&status, code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code, "",
+    proto_status_set(&status, code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code, reason,
                      "chunks could not be placed: %s", text);
     placing_finish(p, &status);
 }
@@ -349,7 +351,7 @@ static void store_refused(struct coordinator_placing *p, enum common_code code, 
             be_ready(p, before);
     }
     promise_back(p);
-    placing_fail(p, code, text);
+    placing_fail(p, code, coordinator_store_reason(code), text);
 }
 
 // Whether the worker wanted to join, and has no memory for so little as that: it cannot be a member.
@@ -415,7 +417,7 @@ static void taken_back(void *arg, enum common_code code, const char *text)
         (full || p->code == COMMON_UNAVAILABLE || p->code == COMMON_CANCELLED || p->code == COMMON_ABORTED) &&
         code == COMMON_OK && !s->sessions->core->stopping && ++p->tries < tries;
     if (!again) {
-        placing_fail(p, p->code, p->text);
+        placing_fail(p, p->code, p->reason, p->text);
         return;
     }
     bool exclusive = p->exclusive,
@@ -428,15 +430,17 @@ static void taken_back(void *arg, enum common_code code, const char *text)
 }
 
 // Somebody could not be told of what the store has taken.
-static void set_down(struct coordinator_placing *p, enum common_code code, const char *text)
+static void set_down(struct coordinator_placing *p, enum common_code code, enum proto_reason reason,
+                     const char *text)
 {
     struct coordinator_session *s = p->s;
     promise_back(p);
     if (s->sessions->core->stopping) {
-        placing_fail(p, code, text);
+        placing_fail(p, code, reason, text);
         return;
     }
     p->code = code;
+    p->reason = reason;
     snprintf(p->text, sizeof(p->text), "%s", text);
     struct coordinator_batch *batch = coordinator_batch_new();
     for (uint32_t i = 0; i < p->n; i++)
@@ -461,7 +465,8 @@ static void holders_told(void *arg, enum common_code code, const char *text)
         }
     }
     if (code != COMMON_OK) {
-        set_down(p, code, text);
+        // Of a worker: it has no memory for an empty chunk's tables.
+        set_down(p, code, code == COMMON_RESOURCE_EXHAUSTED ? PROTO_REASON_FULL : PROTO_REASON_NONE, text);
         return;
     }
     for (uint32_t i = 0; i < p->n; i++)
@@ -555,7 +560,7 @@ static void chosen_stored(void *arg, enum common_code code, const char *text)
         coordinator_session_raise_epoch(s, "workers have joined");
     if (!put) {
         p->tries = UINT32_MAX - 1;
-        set_down(p, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory");
+        set_down(p, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE, "the coordinator is out of memory");
         return;
     }
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, holders_told, p);
@@ -641,7 +646,7 @@ static void placing_start(struct coordinator_placing *p)
         p->wishing = true;
         if (coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, placing_alone, p) != COMMON_OK) {
             p->wishing = false;
-            proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+            proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                              "too many operations are waiting for this session");
             placing_finish(p, &status);
         }
@@ -690,7 +695,7 @@ void coordinator_placing_session_gone(struct coordinator_session *s)
     struct proto_status status;
     const char *text;
     enum common_code code = coordinator_gone(s->sessions->core, &text);
-    proto_status_set(&status, code, "", "%s", text);
+    proto_status_set(&status, code, PROTO_REASON_NONE, "%s", text);
     while (s->placing) {
         struct coordinator_placing *p = s->placing;
         s->placing = p->next;

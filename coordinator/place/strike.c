@@ -53,7 +53,7 @@ static void strike_stored(void *arg, enum common_code code, const char *text)
     free(s);
     w->visitors--;
     if (code != COMMON_OK) {
-        proto_request_fail(request, code, text, NULL, 0);
+        proto_request_fail_why(request, code, coordinator_store_reason(code), text);
         return;
     }
     w->stored_instance = 0; // when it has come back meanwhile, the store is told again
@@ -74,7 +74,8 @@ void coordinator_handle_worker_forget(void *arg, struct proto_request *request)
     struct coordinator_worker *w = coordinator_worker_find(sessions->cluster, m->worker);
     char why[400];
     if (!w) {
-        proto_request_fail(request, COMMON_NOT_FOUND, "there is no worker with this name", NULL, 0);
+        proto_request_fail_why(request, COMMON_NOT_FOUND, PROTO_REASON_UNKNOWN_WORKER,
+                               "there is no worker with this name");
         return;
     }
     if (is_needed(w, why, sizeof(why))) {

@@ -35,12 +35,12 @@ static enum common_code check_range(const struct coordinator_sessions *sessions,
         return coordinator_session_unknown(id, status);
     uint64_t ct = s->layout.chunk_tokens;
     if (!count)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the range is empty");
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE, "the range is empty");
     if (first >= most || count > most - first)
-        return proto_status_set(status, COMMON_OUT_OF_RANGE, "LIMIT",
+        return proto_status_set(status, COMMON_OUT_OF_RANGE, PROTO_REASON_LIMIT,
                                 "the range ends past the limit of %" PRIu64 " tokens a session", most);
     if ((first + count - 1) / ct - first / ct + 1 > COORDINATOR_ATTACH_CHUNKS)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "LIMIT",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_LIMIT,
                                 "the range spans more than %d chunks of %" PRIu64 " tokens: split it",
                                 COORDINATOR_ATTACH_CHUNKS, ct);
     *out = s;
@@ -256,7 +256,7 @@ static void commit_refused(struct committing *k)
                          " layer=%u first=%" PRIu64 " count=%" PRIu64 " worker=%s",
                          h->refusal, k->s->id, k->layer, k->first, k->count, h->w->name);
         if (k->status.code == COMMON_OK) {
-            proto_status_set(&k->status, COMMON_DATA_LOSS, "COVERAGE",
+            proto_status_set(&k->status, COMMON_DATA_LOSS, PROTO_REASON_COVERAGE,
                              "worker %s lacks rows of tokens [%" PRIu64 ", %" PRIu64
                              ") of layer %u (%s): attach the range again, then commit again",
                              h->w->name, k->first, k->first + k->count, k->layer, h->refusal);
@@ -406,7 +406,7 @@ static void commit_stored(void *arg, enum common_code code, const char *text)
     struct committing *k = arg;
     if (code != COMMON_OK) {
         coordinator_rangeset_unreserve(&k->s->layers[k->layer]);
-        proto_status_set(&k->status, code, "", "%s", text);
+        proto_status_set(&k->status, code, coordinator_store_reason(code), "%s", text);
         abort_rows(k);
         return;
     }
@@ -427,7 +427,7 @@ static void copy_differs(struct committing *k, uint64_t nth, const struct coordi
                      " layer=%u first=%" PRIu64 " count=%" PRIu64 " worker=%s",
                      k->s->id, k->layer, part.first, part.count, w->name);
     if (k->status.code == COMMON_OK)
-        proto_status_set(&k->status, COMMON_DATA_LOSS, "HASH_MISMATCH",
+        proto_status_set(&k->status, COMMON_DATA_LOSS, PROTO_REASON_HASH_MISMATCH,
                          "tokens [%" PRIu64 ", %" PRIu64
                          ") of layer %u on worker %s are not the bytes that were attached: %s",
                          part.first, part.first + part.count, k->layer, w->name,
@@ -454,7 +454,7 @@ static void compare_sums(struct committing *k)
             first = first ? first : sum;
             if (same || at->want || k->status.code != COMMON_OK)
                 continue;
-            proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HASH_MISMATCH",
+            proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, PROTO_REASON_HASH_MISMATCH,
                              "the holders of chunk %" PRIu64 " (tokens from %" PRIu64
                              ") do not have the same bytes: attach them again",
                              chunk->id, chunk->index * (uint64_t)k->s->layout.chunk_tokens);
@@ -482,7 +482,7 @@ static void commit_judge(struct committing *k)
     struct proto_range missing[PROTO_STATUS_RANGES];
     uint32_t n = missing_rows(k, missing);
     if (k->status.code == COMMON_OK && n) {
-        proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HOLE",
+        proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, PROTO_REASON_HOLE,
                          "tokens [%" PRIu64 ", %" PRIu64
                          ")%s of layer %u have not arrived: attach them, then commit again",
                          missing[0].first, missing[0].first + missing[0].count, n > 1 ? " and others" : "",
@@ -494,11 +494,11 @@ static void commit_judge(struct committing *k)
     if (k->status.code == COMMON_OK)
         compare_sums(k);
     if (k->status.code == COMMON_OK && !coordinator_rangeset_room(set, k->first, k->count))
-        proto_status_set(&k->status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+        proto_status_set(&k->status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                          "layer %u already has %u separate ranges: fill holes first", k->layer, set->n);
     // Before it is durable: what is must count here, too.
     if (k->status.code == COMMON_OK && !coordinator_rangeset_reserve(set))
-        proto_status_set(&k->status, COMMON_RESOURCE_EXHAUSTED, "",
+        proto_status_set(&k->status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
                          "the coordinator is out of memory: commit again");
     k->status.session = s->id;
     k->status.layer = k->layer;
@@ -550,12 +550,12 @@ static void commit_prepared(void *arg, const struct proto_reply *reply)
     } else if (k->status.code == COMMON_OK) {
         if (reply->code ==
             COMMON_NOT_FOUND) // a worker without its layout is not a session that does not exist
-            proto_status_set(&k->status, COMMON_UNAVAILABLE, "WORKER_LOST", "%s", reply->text);
+            proto_status_set(&k->status, COMMON_UNAVAILABLE, PROTO_REASON_WORKER_LOST, "%s", reply->text);
         else if (reply->status)
             proto_status_from_pb(reply->status, &k->status);
         else
             proto_status_set(&k->status, reply->code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : reply->code,
-                             "WORKER_LOST", "%s", reply->text);
+                             PROTO_REASON_WORKER_LOST, "%s", reply->text);
     }
     if (--k->pending == 0)
         commit_judge(k);
@@ -595,7 +595,7 @@ static bool find_holders(struct committing *k)
         uint64_t stop = (from + i + 1) * ct < k->first + k->count ? (from + i + 1) * ct : k->first + k->count;
         if (!chunk || !chunk->ready) {
             if (k->status.code == COMMON_OK)
-                proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HOLE",
+                proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, PROTO_REASON_HOLE,
                                  "tokens [%" PRIu64 ", %" PRIu64
                                  ") of layer %u were never attached: attach them, then commit again",
                                  start, stop, k->layer);
@@ -694,13 +694,13 @@ void coordinator_handle_attach_commit(void *arg, struct proto_request *request)
         return;
     }
     if (m->layer >= s->spec->layers) {
-        proto_status_set(&status, COMMON_INVALID_ARGUMENT, "", "layer %u does not exist: the session has %u",
-                         m->layer, s->spec->layers);
+        proto_status_set(&status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
+                         "layer %u does not exist: the session has %u", m->layer, s->spec->layers);
         proto_request_fail_status(request, &status);
         return;
     }
     if (!proto_spec_stores(s->spec, m->layer)) {
-        proto_status_set(&status, COMMON_INVALID_ARGUMENT, "",
+        proto_status_set(&status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                          "layer %u has no K and V of its own: nothing is attached to it", m->layer);
         proto_request_fail_status(request, &status);
         return;

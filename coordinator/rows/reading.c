@@ -36,20 +36,20 @@ static enum common_code check_range(struct coordinator_session *s, const Banyan_
 {
     uint64_t ct = s->layout.chunk_tokens, length = coordinator_session_length(s);
     if (!m->count)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the range is empty");
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE, "the range is empty");
     bool past = is_past(s, m);
     if (past && s->sessions->core->stopping) // nobody says any more which rows he has
-        return proto_status_set(status, COMMON_UNAVAILABLE, "", "the coordinator is stopping");
+        return proto_status_set(status, COMMON_UNAVAILABLE, PROTO_REASON_NONE, "the coordinator is stopping");
     uint64_t end = m->count < UINT64_MAX - m->first ? m->first + m->count : UINT64_MAX;
     if (past && coordinator_session_unsettled_any(s, end, status) != COMMON_OK)
         return status->code; // rows may yet turn up there
     if (past)
-        return proto_status_set(status, COMMON_OUT_OF_RANGE, "",
+        return proto_status_set(status, COMMON_OUT_OF_RANGE, PROTO_REASON_PAST_END,
                                 "rows from position %" PRIu64
                                 " on were requested, but the shortest layer has %" PRIu64 " tokens",
                                 m->first, length);
     if ((m->first + m->count - 1) / ct - m->first / ct + 1 > COORDINATOR_ATTACH_CHUNKS)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "LIMIT",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_LIMIT,
                                 "the range spans more than %d chunks of %" PRIu64 " tokens: split it",
                                 COORDINATOR_ATTACH_CHUNKS, ct);
     return coordinator_session_missing(s, m->first, m->count, 0, status);
@@ -113,18 +113,19 @@ static enum common_code list_all(struct listing *l, struct coordinator_session *
     for (uint64_t i = m->first / ct; i <= (m->first + m->count - 1) / ct; i++) {
         const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, i);
         if (!chunk) // of a session that was born with a floor, and has nothing there yet
-            return proto_status_set(status, COMMON_FAILED_PRECONDITION, "HOLE",
+            return proto_status_set(status, COMMON_FAILED_PRECONDITION, PROTO_REASON_HOLE,
                                     "no worker has tokens [%" PRIu64 ", %" PRIu64
                                     "): they are below the floor that the session began with",
                                     i * ct, (i + 1) * ct);
         if (!list_chunk(l, chunk, ct))
-            return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "",
+            return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
                                     "the range lies on more workers than one answer can name: split it");
     }
     l->reply.ticket.data = l->ticket;
     l->reply.ticket.len = proto_ticket_make(&core->secret, &ticket, l->ticket);
     if (!l->reply.ticket.len)
-        return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "", "out of memory for a ticket");
+        return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                                "out of memory for a ticket");
     l->reply.expires_wall_ns = ticket.expires_wall_ns;
     l->reply.life_ns = core->options.ticket_ns;
     if (proto_pass_make(&core->secret, l->who, ticket.expires_wall_ns / COMMON_NS_PER_S + PROTO_PASS_LIFE_S,

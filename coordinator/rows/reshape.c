@@ -50,11 +50,22 @@ static void reshape_fail(struct reshape *r, const struct proto_status *status)
     r->request = NULL;
 }
 
-static void reshape_fail_code(struct reshape *r, enum common_code code, const char *text)
+static void reshape_fail_why(struct reshape *r, enum common_code code, enum proto_reason reason,
+                             const char *text)
 {
     struct proto_status status;
-    proto_status_set(&status, code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code, "", "%s", text);
+    proto_status_set(&status, code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code, reason, "%s", text);
     reshape_fail(r, &status);
+}
+
+static void reshape_fail_code(struct reshape *r, enum common_code code, const char *text)
+{
+    reshape_fail_why(r, code, PROTO_REASON_NONE, text);
+}
+
+static void reshape_fail_stored(struct reshape *r, enum common_code code, const char *text)
+{
+    reshape_fail_why(r, code, coordinator_store_reason(code), text);
 }
 
 // A worker has not made what it was asked for. One that lost its layout is not a session that does not exist, and one that
@@ -102,7 +113,8 @@ static bool reshape_gone(struct reshape *r, struct coordinator_session *s)
     if (!s) {
         const char *text;
         enum common_code code = coordinator_gone(r->sessions->core, &text);
-        reshape_fail_code(r, code, text);
+        reshape_fail_why(r, code, code == COMMON_NOT_FOUND ? PROTO_REASON_NO_SESSION : PROTO_REASON_NONE,
+                         text);
         free(r);
         return true;
     }
@@ -135,7 +147,8 @@ static enum common_code plan_copy(struct reshape *r, struct proto_status *status
     for (uint32_t i = 0; i < coordinator_chunk_copies(cut); i++)
         coordinator_chunk_add(&r->copy, coordinator_chunk_holder(cut, i), COORDINATOR_WORD_HEARD);
     if (!coordinator_sessions_chunk_id(r->sessions, &r->copy.id))
-        return proto_status_set(status, COMMON_UNAVAILABLE, "", "the store does not answer: try again");
+        return proto_status_set(status, COMMON_UNAVAILABLE, PROTO_REASON_NONE,
+                                "the store does not answer: try again");
     r->copying = true;
     return COMMON_OK;
 }
@@ -230,7 +243,7 @@ static void cut_stored(void *arg, enum common_code code, const char *text)
         r->s->cut = r->cutting.cut;
         answer_truncate(r);
     } else {
-        reshape_fail_code(r, code, text);
+        reshape_fail_stored(r, code, text);
     }
     reshape_end(r);
 }
@@ -268,7 +281,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     s->copy = NULL;
     if (code != COMMON_OK) {
         doubt_copy(r);
-        reshape_fail_code(r, code, text);
+        reshape_fail_stored(r, code, text);
         reshape_end(r);
         return;
     }
@@ -435,7 +448,7 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
     for (uint32_t i = coordinator_layout_lower(&s->layout, r->length / ct); i < s->layout.n; i++)
         lost = lost || s->layout.chunks[i].lost || !s->layout.chunks[i].known;
     if (r->length > longest && !lost) {
-        proto_status_set(&status, COMMON_OUT_OF_RANGE, "",
+        proto_status_set(&status, COMMON_OUT_OF_RANGE, PROTO_REASON_PAST_END,
                          "a truncate to %" PRIu64 " is past the end: the longest layer has %" PRIu64
                          " tokens",
                          r->length, longest);
@@ -518,7 +531,7 @@ static void fork_stored(void *arg, enum common_code code, const char *text)
     struct reshape *r = arg;
     if (code != COMMON_OK) {
         fork_undo(r);
-        reshape_fail_code(r, code, text);
+        reshape_fail_stored(r, code, text);
         reshape_end(r);
         return;
     }
@@ -588,8 +601,8 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     if (code != COMMON_OK) {
         banyan__pb__spec__free_unpacked(spec, NULL);
         if (code == COMMON_ALREADY_EXISTS)
-            proto_status_set(status, code, "", "the fork cannot be named %s: another session has this name",
-                             r->name);
+            proto_status_set(status, code, PROTO_REASON_NAME_TAKEN,
+                             "the fork cannot be named %s: another session has this name", r->name);
         return code;
     }
     coordinator_key_enter(r->fork, r->key);
@@ -654,7 +667,7 @@ static void fork_alone(void *arg, struct coordinator_session *s)
     if (code == COMMON_OK && r->length > shortest)
         code = coordinator_session_unsettled_any(s, r->length, &status);
     if (code == COMMON_OK && r->length > shortest)
-        code = proto_status_set(&status, COMMON_OUT_OF_RANGE, "",
+        code = proto_status_set(&status, COMMON_OUT_OF_RANGE, PROTO_REASON_PAST_END,
                                 "a fork at %" PRIu64 " is past the end: the shortest layer has %" PRIu64
                                 " tokens",
                                 r->length, shortest);
@@ -710,7 +723,7 @@ static void delete_stored(void *arg, enum common_code code, const char *text)
     coordinator_key_settle(r->s, stays ? COMMON_OK : COMMON_UNAVAILABLE,
                            "the session has been deleted meanwhile: try again");
     if (code != COMMON_OK) {
-        reshape_fail_code(r, code, text);
+        reshape_fail_stored(r, code, text);
         reshape_end(r);
         return;
     }

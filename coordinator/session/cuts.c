@@ -6,10 +6,11 @@
 enum common_code coordinator_cut_check(const struct coordinator_cut *cut, struct proto_status *status)
 {
     if (!cut->cut != !cut->after)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "a truncate needs both cut and after, or neither");
     if (cut->settle && !cut->cut)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "settle needs cut and after");
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
+                                "settle needs cut and after");
     return COMMON_OK;
 }
 
@@ -25,7 +26,7 @@ enum coordinator_cut_verdict coordinator_cut_judge(const struct coordinator_sess
         return cut->settle ? COORDINATOR_CUT_STORE : COORDINATOR_CUT_DO;
     if (cut->settle)
         return COORDINATOR_CUT_ANSWER;
-    proto_status_set(status, COMMON_ABORTED, "OLD_INCARNATION",
+    proto_status_set(status, COMMON_ABORTED, PROTO_REASON_OLD_INCARNATION,
                      "another truncate came first: read the session's state and try again");
     return COORDINATOR_CUT_REFUSE;
 }

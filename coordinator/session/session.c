@@ -568,7 +568,7 @@ struct coordinator_plan *coordinator_session_plan(struct coordinator_session *s,
     if (n)
         s->plan = coordinator_plan_get(s->sessions->cluster, active, n, status);
     else
-        proto_status_set(status, COMMON_UNAVAILABLE, "WORKER_LOST",
+        proto_status_set(status, COMMON_UNAVAILABLE, PROTO_REASON_WORKER_LOST,
                          "no worker that holds this session is reachable");
     free(active);
     return s->plan;

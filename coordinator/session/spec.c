@@ -11,10 +11,10 @@ enum common_code coordinator_spec_check(Banyan__Pb__Spec *m, struct proto_status
 {
     struct common_error err;
     if (proto_spec_check(m, &err) != COMMON_OK)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the specification is wrong: %s",
-                                err.message);
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
+                                "the specification is wrong: %s", err.message);
     if (m->replicas > COORDINATOR_REPLICAS_MAX)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "replicas is %u: a chunk has at most %d holders", m->replicas,
                                 COORDINATOR_REPLICAS_MAX);
     m->chunk_tokens = m->chunk_tokens ? m->chunk_tokens : 256;
@@ -39,15 +39,15 @@ enum common_code coordinator_name_check(const char *name, struct proto_status *s
 {
     size_t len = strlen(name);
     if (len >= COORDINATOR_NAME_BYTES)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "the name has %zu characters: a session's name has at most %d", len,
                                 COORDINATOR_NAME_BYTES - 1);
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
-            return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+            return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                     "a session's name must be printable");
     if (len && (name[0] == ' ' || name[len - 1] == ' '))
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "a session's name must not begin or end with a space");
     return COMMON_OK;
 }

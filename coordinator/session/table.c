@@ -97,9 +97,9 @@ struct coordinator_session *coordinator_session_asked(const struct coordinator_s
 enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *status)
 {
     if (!id)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "session 0 is invalid: the handle was not set");
-    return proto_status_set(status, COMMON_NOT_FOUND, "",
+    return proto_status_set(status, COMMON_NOT_FOUND, PROTO_REASON_NO_SESSION,
                             "there is no such session (it may have been deleted)");
 }
 
@@ -180,7 +180,7 @@ enum common_code coordinator_session_new(struct coordinator_sessions *sessions, 
                                          struct coordinator_session **out, struct proto_status *status)
 {
     if (name[0] && find_name(sessions, tenant, name))
-        return proto_status_set(status, COMMON_ALREADY_EXISTS, "",
+        return proto_status_set(status, COMMON_ALREADY_EXISTS, PROTO_REASON_NAME_TAKEN,
                                 "a session named %s exists: open it, or choose another name", name);
     uint64_t generation;
     struct coordinator_use *use = coordinator_use_of(sessions->quotas, tenant);
@@ -189,7 +189,7 @@ enum common_code coordinator_session_new(struct coordinator_sessions *sessions, 
     coordinator_quota_give(use, COORDINATOR_QUOTA_SESSIONS, 1); // until it is made
     if (!sessions->n_free_slots && sessions->n_slots >= sessions->core->options.max_sessions) {
         sessions->core->reached[COORDINATOR_LIMIT_SESSIONS]++;
-        return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+        return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                                 "the limit of %u sessions is reached: delete some, or raise --max-sessions",
                                 sessions->core->options.max_sessions);
     }
@@ -198,7 +198,7 @@ enum common_code coordinator_session_new(struct coordinator_sessions *sessions, 
     uint64_t id = 0;
     while (!id) {
         if (!coordinator_store_next(sessions->store, COORDINATOR_COUNTER_GENERATION, &generation))
-            return proto_status_set(status, COMMON_UNAVAILABLE, "",
+            return proto_status_set(status, COMMON_UNAVAILABLE, PROTO_REASON_NONE,
                                     "the store is too slow for the number of new sessions: try again");
         id = coordinator_ids_of(&sessions->ids, (struct coordinator_place){(uint32_t)generation, slot + 1});
     }

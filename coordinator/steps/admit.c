@@ -34,7 +34,7 @@ static bool refuse_position(struct coordinator_item *item, struct coordinator_se
                  "tokens [%" PRIu64 ", %" PRIu64
                  ") of layer %u are not committed: attach and commit them first",
                  hole.first, hole.first + hole.count, ask->layer);
-        coordinator_item_refuse(item, COMMON_FAILED_PRECONDITION, "HOLE", text);
+        coordinator_item_refuse(item, COMMON_FAILED_PRECONDITION, PROTO_REASON_HOLE, text);
         proto_status_add_range(item->failure, hole.first, hole.count);
         return false;
     }
@@ -48,7 +48,7 @@ static bool refuse_position(struct coordinator_item *item, struct coordinator_se
     else
         snprintf(text, sizeof(text), "position %" PRIu64 " is past the end: layer %u has %" PRIu64 " tokens",
                  wanted - 1, ask->layer, length);
-    return coordinator_item_refuse(item, COMMON_OUT_OF_RANGE, "", text);
+    return coordinator_item_refuse(item, COMMON_OUT_OF_RANGE, PROTO_REASON_PAST_END, text);
 }
 
 static bool check_positions(struct coordinator_item *item, struct coordinator_session *s)
@@ -65,7 +65,7 @@ static bool check_positions(struct coordinator_item *item, struct coordinator_se
             return false;
         }
         if (!coordinator_rangeset_room(&s->layers[ask->layer], ask->first, ask->rows))
-            return coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+            return coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                                            "the layer has too many separate ranges: fill its holes first");
         after = coordinator_rangeset_length_with(&s->layers[ask->layer], ask->first, ask->rows);
     }
@@ -95,7 +95,7 @@ static bool check_forgotten(struct coordinator_item *item, const struct coordina
              "the row at position %" PRIu64 " of layer %u sees keys from position %" PRIu64
              " on, and those below %" PRIu64 " are forgotten",
              ask->first, ask->layer, from, forgotten);
-    coordinator_item_refuse(item, COMMON_FAILED_PRECONDITION, "FORGOTTEN", text);
+    coordinator_item_refuse(item, COMMON_FAILED_PRECONDITION, PROTO_REASON_FORGOTTEN, text);
     proto_status_add_range(item->failure, from, forgotten - from);
     return false;
 }
@@ -122,7 +122,7 @@ static enum coordinator_verdict admit_partial(struct coordinator_item *item,
             text, sizeof(text),
             "the call would declare more than %u missing ranges of tokens: ask for fewer items at a time",
             PROTO_MISSING_MAX);
-        coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, "LIMIT", text);
+        coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT, text);
         return COORDINATOR_ADMIT_REFUSED;
     case COORDINATOR_SURVEY_DONE:
         break;
@@ -132,7 +132,7 @@ static enum coordinator_verdict admit_partial(struct coordinator_item *item,
         coordinator_missing_free(&missing);
         steps->core->reached[COORDINATOR_LIMIT_ANSWERS]++;
         coordinator_item_refuse(
-            item, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+            item, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
             "the limit of bytes of answers at once is reached: try again, or raise --max-bytes");
         return COORDINATOR_ADMIT_REFUSED;
     }
@@ -147,14 +147,14 @@ enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, s
     uint64_t tokens, sum;
     coordinator_item_take_missing(item, NULL); // of an earlier attempt
     if (item->ask.incarnation && item->ask.incarnation != s->incarnation) {
-        coordinator_item_refuse(item, COMMON_ABORTED, "OLD_INCARNATION",
+        coordinator_item_refuse(item, COMMON_ABORTED, PROTO_REASON_OLD_INCARNATION,
                                 "the session was truncated meanwhile: read its state and try again");
         return COORDINATOR_ADMIT_REFUSED;
     }
     if (!pumped && coordinator_lane_behind(s->lane, item))
         return COORDINATOR_ADMIT_WAIT;
     if (coordinator_recovering(s)) {
-        coordinator_item_refuse(item, COMMON_UNAVAILABLE, "MISSING_RANGE",
+        coordinator_item_refuse(item, COMMON_UNAVAILABLE, PROTO_REASON_MISSING_RANGE,
                                 "its workers have not come back yet after a restart of the coordinator");
         return COORDINATOR_ADMIT_RETRY;
     }
@@ -175,11 +175,12 @@ enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, s
     if (!coordinator_missing_cover(&item->way.missing, &s->layout, item->way.visible, &tokens, &sum)) {
         if (s->floor) // it was born with it, and has not got the rows yet that nobody may be without
             coordinator_item_refuse(
-                item, COMMON_FAILED_PRECONDITION, "HOLE",
+                item, COMMON_FAILED_PRECONDITION, PROTO_REASON_HOLE,
                 "the session begins with a floor, and nothing has been attached past it yet: "
                 "attach its rows first");
         else
-            coordinator_item_refuse(item, COMMON_INTERNAL, "", "committed tokens have no holder");
+            coordinator_item_refuse(item, COMMON_INTERNAL, PROTO_REASON_NONE,
+                                    "committed tokens have no holder");
         return COORDINATOR_ADMIT_REFUSED;
     }
     return COORDINATOR_ADMIT_GO;

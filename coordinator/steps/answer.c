@@ -75,7 +75,8 @@ static void fail_answer(struct coordinator_call *call, struct proto_request *req
     bool appended = false;
     for (uint32_t i = 0; i < call->n_items; i++)
         appended = appended || call->items[i].sent;
-    proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, appended ? "UNCONFIRMED" : "",
+    proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED,
+                     appended ? PROTO_REASON_UNCONFIRMED : PROTO_REASON_NONE,
                      "the coordinator is out of memory");
     proto_request_fail_status(request, &status);
     coordinator_call_unref(call);
@@ -111,7 +112,9 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
         const struct proto_status *failure = item->failure;
         items[i] = (Banyan__Pb__AttendItemResult)BANYAN__PB__ATTEND_ITEM_RESULT__INIT;
         if (item->state != COORDINATOR_ITEM_DONE) {
-            const char *reason = item->sent ? "UNCONFIRMED" : failure ? failure->reason : "";
+            enum proto_reason reason = item->sent ? PROTO_REASON_UNCONFIRMED
+                                       : failure  ? failure->reason
+                                                  : PROTO_REASON_NONE;
             if (failure)
                 proto_status_set(&status, unfinished, reason, "%s; before that: %.200s", text,
                                  failure->message);

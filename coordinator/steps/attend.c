@@ -73,7 +73,8 @@ void coordinator_calls_stop(struct coordinator_steps *steps)
 
 static bool bad_item(struct coordinator_item *item, const char *fmt, uint64_t got, uint64_t wanted)
 {
-    proto_status_set(coordinator_item_failure(item), COMMON_INVALID_ARGUMENT, "", fmt, got, wanted);
+    proto_status_set(coordinator_item_failure(item), COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE, fmt, got,
+                     wanted);
     item->failure->session = item->ask.session;
     item->failure->layer = item->ask.layer;
     return false;
@@ -142,7 +143,7 @@ static bool check_shape(struct coordinator_item *item, const struct coordinator_
         bad_item(item, "position %" PRIu64 " is past the limit of %" PRIu64 " tokens a session",
                  item->ask.first, most);
         item->failure->code = COMMON_OUT_OF_RANGE; // as for an attach
-        snprintf(item->failure->reason, sizeof(item->failure->reason), "LIMIT");
+        item->failure->reason = PROTO_REASON_LIMIT;
         return false;
     }
     return true;

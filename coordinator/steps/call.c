@@ -50,7 +50,7 @@ void coordinator_call_take_masses(struct coordinator_call *call, struct coordina
         call->mass_values + values <= PROTO_MASS_CALL_MAX &&
         call->o_bytes + call->lse_bytes + (call->mass_values + values) * sizeof(float) <= PROTO_PAYLOAD_MAX;
     if (masses->failure.code == COMMON_OK && !fits)
-        proto_status_set(&masses->failure, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+        proto_status_set(&masses->failure, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                          "the call asks for too many masses: ask for fewer bins, rows or items at a time");
     else if (masses->failure.code == COMMON_OK)
         call->mass_values += values;

@@ -46,7 +46,7 @@ struct proto_status *coordinator_item_failure(struct coordinator_item *item)
     return item->failure;
 }
 
-bool coordinator_item_refuse(struct coordinator_item *item, enum common_code code, const char *reason,
+bool coordinator_item_refuse(struct coordinator_item *item, enum common_code code, enum proto_reason reason,
                              const char *text)
 {
     proto_status_set(coordinator_item_failure(item), code, reason, "%s", text);

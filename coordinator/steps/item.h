@@ -131,7 +131,7 @@ struct proto_layer coordinator_item_layer(const struct coordinator_item *item);
 struct proto_status *coordinator_item_failure(struct coordinator_item *item);
 
 // Sets the failure with session and layer. Always false.
-bool coordinator_item_refuse(struct coordinator_item *item, enum common_code code, const char *reason,
+bool coordinator_item_refuse(struct coordinator_item *item, enum common_code code, enum proto_reason reason,
                              const char *text);
 
 // NEW: it runs at the end of the turn.

@@ -60,7 +60,7 @@ static void scatter(const struct coordinator_item *item, const struct coordinato
         memcpy(to + r * row, from + r * part, part);
 }
 
-static void slab_failed(struct coordinator_item *item, enum common_code code, const char *reason,
+static void slab_failed(struct coordinator_item *item, enum common_code code, enum proto_reason reason,
                         const char *text, const char *worker, bool again)
 {
     if (item->failure && !item->again)
@@ -88,7 +88,8 @@ static void frame_failed(struct coordinator_frame *f, enum common_code code, con
     bool ours = code == COMMON_RESOURCE_EXHAUSTED || code == COMMON_DEADLINE_EXCEEDED || may_mend(code);
     enum common_code told = code == COMMON_NOT_FOUND || code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code;
     for (uint32_t i = 0; i < f->step.n_items; i++)
-        slab_failed(f->owners[i], ours ? told : COMMON_INTERNAL, "", text, "", may_mend(code));
+        slab_failed(f->owners[i], ours ? told : COMMON_INTERNAL, PROTO_REASON_NONE, text, PROTO_REASON_NONE,
+                    may_mend(code));
     // The root does not know the plan (any more), or us: it would say so again.
     if (code == COMMON_NOT_FOUND || code == COMMON_ABORTED)
         coordinator_plan_retire(f->queue->plan);
@@ -99,7 +100,7 @@ static void frame_failed(struct coordinator_frame *f, enum common_code code, con
 static bool rows_went(const struct coordinator_item *item, const struct proto_step_result_item *r)
 {
     const struct coordinator_session *s = item->way.s;
-    return r->code == COMMON_DATA_LOSS && !strcmp(r->reason, "COVERAGE") && (s->missing || s->awaited);
+    return r->code == COMMON_DATA_LOSS && r->reason == PROTO_REASON_COVERAGE && (s->missing || s->awaited);
 }
 
 // It misses rows that another slab of its append was to bring, and which may not have been stored: that one says why.
@@ -107,7 +108,7 @@ static bool is_blind(const struct coordinator_item *item, const struct proto_ste
                      const struct proto_step_result_item *r)
 {
     return item->ask.append && !item->stored && !sent->n_append && r->code == COMMON_DATA_LOSS &&
-           !strcmp(r->reason, "COVERAGE");
+           r->reason == PROTO_REASON_COVERAGE;
 }
 
 // A holder has no memory for rows of its append, which a chunk without any may find elsewhere. Each worker says so once:
@@ -134,11 +135,11 @@ static void slab_back(struct coordinator_item *item, const struct coordinator_fr
         struct coordinator_worker *w =
             r->worker[0] ? coordinator_worker_find(f->queue->steps->cluster, r->worker) : NULL;
         bool unreached = r->code == COMMON_UNAVAILABLE; // by its parent: it has said nothing of its layouts
-        bool again = may_mend(r->code) && strcmp(r->reason, "OLD_WRITE");
+        bool again = may_mend(r->code) && r->reason != PROTO_REASON_OLD_WRITE;
         again = again || went;
-        bool cold = !strcmp(r->reason, "COLD"); // its rows are on their way into memory
+        bool cold = r->reason == PROTO_REASON_COLD; // its rows are on their way into memory
         item->apart = item->apart || cold;
-        bool no_plan = !strcmp(r->reason, "OLD_PLAN"); // a member below the root does not know the plan
+        bool no_plan = r->reason == PROTO_REASON_OLD_PLAN; // a member below the root does not know the plan
         if (no_plan)
             coordinator_plan_retire(f->queue->plan);
         if (w && may_mend(r->code) && !unreached && !no_plan && !cold && item->attempt > 3)
@@ -149,14 +150,15 @@ static void slab_back(struct coordinator_item *item, const struct coordinator_fr
             item->again = true; // what decides is why the rows were not there
         if (!item->failure || item->again)
             item->blind = is_blind(item, sent, r);
-        if (w && sent->n_append && r->code == COMMON_RESOURCE_EXHAUSTED && !strcmp(r->reason, "FULL"))
+        if (w && sent->n_append && r->code == COMMON_RESOURCE_EXHAUSTED && r->reason == PROTO_REASON_FULL)
             no_memory(item, w);
         slab_failed(item, told, r->reason, r->message, r->worker, again);
         return;
     }
     if (r->cover_tokens != sent->cover_tokens || r->cover_sum != sent->cover_sum ||
         r->appends < sent->cover_appends) {
-        slab_failed(item, COMMON_DATA_LOSS, "COVERAGE", "the answer does not cover all tokens", "", false);
+        slab_failed(item, COMMON_DATA_LOSS, PROTO_REASON_COVERAGE, "the answer does not cover all tokens", "",
+                    false);
         return;
     }
     item->way.digest += common_mix64(r->digest + f->nth[at]);
@@ -198,8 +200,8 @@ static void copy_out(const struct coordinator_frame *f, const struct proto_step_
                     scatter(item, &slab, lse, call->out + call->o_bytes + item->reply.lse_offset,
                             sizeof(float));
             } else {
-                slab_failed(item, COMMON_RESOURCE_EXHAUSTED, "", "the coordinator is out of memory", "",
-                            false);
+                slab_failed(item, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                            "the coordinator is out of memory", "", false);
             }
         }
         o += o_bytes;

@@ -35,7 +35,7 @@ static void lane_end(struct coordinator_steps *steps, struct coordinator_lane *l
     while (!common_list_empty(&lane->waiting)) {
         struct coordinator_item *item = common_list_entry(lane->waiting.next, struct coordinator_item, link);
         coordinator_lane_leave(lane, item);
-        coordinator_item_refuse(item, code, "", text);
+        coordinator_item_refuse(item, code, PROTO_REASON_NONE, text);
         coordinator_item_finish(item);
     }
     coordinator_watch_lane_gone(lane);

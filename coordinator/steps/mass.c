@@ -150,7 +150,7 @@ static bool put_together(struct computation *x)
     return right;
 }
 
-static void computation_fail(struct computation *x, enum common_code code, const char *reason,
+static void computation_fail(struct computation *x, enum common_code code, enum proto_reason reason,
                              const char *text)
 {
     if (x->masses->failure.code == COMMON_OK)
@@ -166,9 +166,11 @@ static void computation_end(void *arg)
     if (m->failure.code == COMMON_OK) {
         if (!coordinator_missing_cover(x->ask.missing, &s->layout, x->ask.visible, &tokens, &sum) ||
             tokens != x->tokens || sum != x->sum) {
-            computation_fail(x, COMMON_DATA_LOSS, "COVERAGE", "the masses do not cover all tokens");
+            computation_fail(x, COMMON_DATA_LOSS, PROTO_REASON_COVERAGE,
+                             "the masses do not cover all tokens");
         } else if (!put_together(x)) {
-            computation_fail(x, COMMON_INTERNAL, "", "the masses do not add up to the step's lse");
+            computation_fail(x, COMMON_INTERNAL, PROTO_REASON_NONE,
+                             "the masses do not add up to the step's lse");
             common_log_error("masses do not add up session=%016" PRIx64 " layer=%u first=%" PRIu64
                              " trace=%s",
                              s->id, x->ask.layer, x->ask.first, x->ask.trace);
@@ -204,7 +206,8 @@ static void answered(void *arg, const struct proto_reply *reply)
         if (x->masses->failure.n_workers == 0)
             proto_status_add_worker(&x->masses->failure, part->w->name);
     } else if (reply->message->n_tensors != 1 || reply->message->tensors[0].bytes != want) {
-        computation_fail(x, COMMON_INTERNAL, "", "a worker answered with masses of another size");
+        computation_fail(x, COMMON_INTERNAL, PROTO_REASON_NONE,
+                         "a worker answered with masses of another size");
     } else {
         const Banyan__Pb__MassReply *m = (const void *)reply->message->body;
         part->blob = common_blob_ref(reply->message->blob);
@@ -342,7 +345,7 @@ void coordinator_mass_start(struct coordinator_steps *steps, const struct coordi
     const char *problem = no_room(x);
     x->pending = 1; // until all are asked
     if (problem)
-        computation_fail(x, COMMON_RESOURCE_EXHAUSTED, "LIMIT", problem);
+        computation_fail(x, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT, problem);
     for (uint32_t p = 0; p < x->n_parts && !problem; p++) {
         x->pending++;
         ask_worker(&x->parts[p]);

@@ -124,7 +124,7 @@ static void item_unconfirmed(struct coordinator_item *item)
     struct proto_status *failure = item->failure;
     char before[sizeof(failure->message)];
     snprintf(before, sizeof(before), "%s", failure->message);
-    snprintf(failure->reason, sizeof(failure->reason), "UNCONFIRMED");
+    failure->reason = PROTO_REASON_UNCONFIRMED;
     snprintf(failure->message, sizeof(failure->message),
              "%.300s; the rows may or may not have been appended: append them again", before);
 }
@@ -192,7 +192,7 @@ void coordinator_item_stop(struct coordinator_item *item, enum common_code code,
         coordinator_queue_leave(item);
     else
         common_list_remove(&item->link);
-    proto_status_set(coordinator_item_failure(item), code, "", "%s", text);
+    proto_status_set(coordinator_item_failure(item), code, PROTO_REASON_NONE, "%s", text);
     coordinator_item_finish(item);
 }
 
@@ -203,7 +203,7 @@ static void retry_later(struct coordinator_item *item)
     struct coordinator_steps *steps = coordinator_item_steps(item);
     uint32_t shift = item->attempt < 6 ? item->attempt : 6;
     bool cold =
-        item->failure && !strcmp(item->failure->reason, "COLD"); // in a frame of its own it waits there
+        item->failure && item->failure->reason == PROTO_REASON_COLD; // in a frame of its own it waits there
     uint64_t delay = cold ? 0 : RETRY_FIRST_NS << shift;
     coordinator_item_set_state(item, COORDINATOR_ITEM_RETRYING);
     item->attempt++;
@@ -240,7 +240,8 @@ static void retry_timer(void *arg)
 
 void coordinator_item_reroute(struct coordinator_item *item)
 {
-    coordinator_item_refuse(item, COMMON_UNAVAILABLE, "WORKER_LOST", "a worker was lost meanwhile");
+    coordinator_item_refuse(item, COMMON_UNAVAILABLE, PROTO_REASON_WORKER_LOST,
+                            "a worker was lost meanwhile");
     item->again = true;
     if (item->way.in_frames)
         coordinator_item_set_state(item, COORDINATOR_ITEM_FLYING); // goes again when they are back
@@ -267,7 +268,7 @@ static void item_placed(void *arg, struct coordinator_session *s, const struct p
         if (failure)
             *coordinator_item_failure(item) = *failure;
         else
-            coordinator_item_refuse(item, COMMON_CANCELLED, "", "the caller has disconnected");
+            coordinator_item_refuse(item, COMMON_CANCELLED, PROTO_REASON_NONE, "the caller has disconnected");
         coordinator_item_finish(item);
         return;
     }
@@ -286,7 +287,7 @@ static void wait_in_lane(struct coordinator_item *item, struct coordinator_sessi
 {
     if (coordinator_lane_wait(coordinator_lane_of(coordinator_item_steps(item), s), item))
         return;
-    proto_status_set(coordinator_item_failure(item), COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+    proto_status_set(coordinator_item_failure(item), COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                      "%u steps already wait for this session: try again", s->n_waiting);
     coordinator_item_finish(item);
 }
@@ -297,7 +298,8 @@ static void answer_nothing(struct coordinator_item *item, struct coordinator_ses
     struct coordinator_item_way *way = &item->way;
     struct coordinator_call *call = item->call;
     if (!coordinator_call_room(call)) {
-        coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, "", "the coordinator is out of memory");
+        coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                                "the coordinator is out of memory");
         coordinator_item_finish(item);
         return;
     }
@@ -419,7 +421,7 @@ void coordinator_item_acknowledge(struct coordinator_item *item)
     struct coordinator_session *s = item->way.s;
     const struct coordinator_item_ask *ask = &item->ask;
     if (!coordinator_rangeset_add(&s->layers[ask->layer], ask->first, ask->rows, NULL)) {
-        coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+        coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                                 "the layer has too many separate ranges: fill its holes first");
         return;
     }
@@ -486,7 +488,7 @@ void coordinator_item_landed(struct coordinator_item *item)
         return;
     }
     if (over && !all)
-        coordinator_item_refuse(item, COMMON_DEADLINE_EXCEEDED, "", "the deadline has passed");
+        coordinator_item_refuse(item, COMMON_DEADLINE_EXCEEDED, PROTO_REASON_NONE, "the deadline has passed");
     coordinator_item_finish(item);
 }
 

@@ -252,18 +252,19 @@ static enum common_code check_watch(const Banyan__Pb__SessionWatchRequest *m,
 {
     uint64_t heads = m->mass_heads ? proto_spec_most_q_heads(s->spec) : 1;
     if (m->steps < 1 || m->steps > PROTO_WATCH_STEPS_MAX)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "%u steps: 1 to %u may be watched",
-                                m->steps, PROTO_WATCH_STEPS_MAX);
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
+                                "%u steps: 1 to %u may be watched", m->steps, PROTO_WATCH_STEPS_MAX);
     if (m->layer > s->spec->layers)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "layer %u does not exist: the session has %u", m->layer - 1, s->spec->layers);
     if (m->wait_ns > WAIT_MOST)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "a watch waits at most 50 s");
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
+                                "a watch waits at most 50 s");
     if (!m->trace && !m->mass_bins)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "neither traces nor masses were requested");
     if (m->mass_bins > PROTO_WATCH_BINS_MAX || heads * m->mass_bins > PROTO_WATCH_VALUES_MAX)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "%u bins of %" PRIu64
                                 " heads: a watch has at most %u bins, %u with the heads",
                                 m->mass_bins, heads, PROTO_WATCH_BINS_MAX, PROTO_WATCH_VALUES_MAX);
@@ -278,7 +279,7 @@ void coordinator_handle_session_watch(struct coordinator_steps *steps, struct pr
     enum common_code code = s ? check_watch(m, s, &status) : coordinator_session_unknown(m->session, &status);
     struct coordinator_watch *watch = code == COMMON_OK ? coordinator_watch_of(steps, s) : NULL;
     if (code == COMMON_OK && (!watch || watch->n_watchers >= COORDINATOR_WATCHERS_MAX))
-        code = proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+        code = proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_LIMIT,
                                 "too many watches are open: try again later");
     struct coordinator_use *use =
         coordinator_use_of(steps->sessions->quotas, proto_request_identity(request)->tenant);

@@ -181,7 +181,8 @@ void coordinator_handle_quarantine_drop(void *arg, struct proto_request *request
     const Banyan__Pb__QuarantineDropRequest *m = (const void *)proto_request_message(request)->body;
     const struct coordinator_worker *w = coordinator_worker_find(sessions->cluster, m->worker);
     if (!w) {
-        proto_request_fail(request, COMMON_NOT_FOUND, "there is no worker with this name", NULL, 0);
+        proto_request_fail_why(request, COMMON_NOT_FOUND, PROTO_REASON_UNKNOWN_WORKER,
+                               "there is no worker with this name");
         return;
     }
     if (m->session && !coordinator_quarantine_has(&w->quarantine, m->session)) {

@@ -45,8 +45,9 @@ static bool some_may_come(const struct coordinator_cluster *cluster)
 bool coordinator_placing_waits(const struct coordinator_sessions *sessions,
                                const struct proto_status *failure)
 {
-    bool none = failure->code == COMMON_UNAVAILABLE && !failure->reason[0],
-         full = failure->code == COMMON_RESOURCE_EXHAUSTED && !strcmp(failure->reason, "LIMIT");
+    bool none = failure->code == COMMON_UNAVAILABLE &&
+                (failure->reason == PROTO_REASON_NONE || failure->reason == PROTO_REASON_NO_WORKER),
+         full = failure->code == COMMON_RESOURCE_EXHAUSTED && failure->reason == PROTO_REASON_FULL;
     return (none || full) && !sessions->core->stopping && some_may_come(sessions->cluster) &&
            just_started(sessions->core);
 }

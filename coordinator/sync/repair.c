@@ -304,7 +304,7 @@ void coordinator_repairs_session_gone(struct coordinator_session *s)
 enum common_code coordinator_repairs_status(const struct coordinator_session *s, uint32_t layer,
                                             struct proto_status *status)
 {
-    proto_status_set(status, COMMON_UNAVAILABLE, "WORKER_LOST",
+    proto_status_set(status, COMMON_UNAVAILABLE, PROTO_REASON_WORKER_LOST,
                      "a worker rejects an update of this session: try again");
     for (const struct coordinator_repair *r = s->repairs; r; r = r->next)
         if (r->broken)

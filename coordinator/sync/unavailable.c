@@ -32,12 +32,12 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
         return COMMON_OK;
     if (s->restored || s->withheld) {
         if (s->restored)
-            proto_status_set(status, COMMON_UNAVAILABLE, "RESTORED",
+            proto_status_set(status, COMMON_UNAVAILABLE, PROTO_REASON_RESTORED,
                              "the coordinator's store was restored from a backup, and no operator has "
                              "confirmed yet that all workers are back (banyanctl accept)");
         else
             proto_status_set(
-                status, COMMON_UNAVAILABLE, "QUARANTINE",
+                status, COMMON_UNAVAILABLE, PROTO_REASON_QUARANTINE,
                 "workers hold a newer state of this session than the coordinator's store has: start the "
                 "coordinator on the store that has it, or discard that state (banyanctl quarantine)");
         status->session = s->id;
@@ -46,7 +46,7 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
     }
     if (s->broken)
         return coordinator_repairs_status(s, layer, status);
-    proto_status_set(status, COMMON_UNAVAILABLE, "MISSING_RANGE",
+    proto_status_set(status, COMMON_UNAVAILABLE, PROTO_REASON_MISSING_RANGE,
                      "tokens of this session are on workers that are not connected");
     for (uint32_t i = coordinator_layout_lower(&s->layout, first / ct); i < s->layout.n; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];

@@ -111,7 +111,7 @@ static enum common_code refuse(struct coordinator_use *use, enum coordinator_quo
         snprintf(less, sizeof(less), "try again in %" PRIu64 " ms",
                  (wait_ns + COMMON_NS_PER_MS - 1) / COMMON_NS_PER_MS);
     }
-    proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "QUOTA",
+    proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_QUOTA,
                      "the quota %s of tenant %s, %" PRIu64
                      " %s, is reached (%s): %s, or ask an admin for more "
                      "(banyanctl quota set %s %s N)",

@@ -40,7 +40,7 @@ static const struct coordinator_tenant *tenant_wanted(const struct coordinator_q
     struct proto_status status;
     if (tenant && (who->access >= PROTO_ACCESS_OPERATOR || tenant->id == who->tenant))
         return tenant;
-    proto_status_set(&status, COMMON_NOT_FOUND, "",
+    proto_status_set(&status, COMMON_NOT_FOUND, PROTO_REASON_NONE,
                      "there is no tenant named %.64s: its first token creates it (banyanctl token create)",
                      name);
     proto_request_fail_status(request, &status);
@@ -62,16 +62,17 @@ static enum common_code take_request(struct setting *set, const Banyan__Pb__Quot
 {
     enum coordinator_quota_kind kind;
     if (!m->n_quotas)
-        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "no quota is named: nothing to set");
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
+                                "no quota is named: nothing to set");
     for (size_t i = 0; i < m->n_quotas; i++) {
         const Banyan__Pb__QuotaUse *q = m->quotas[i];
         if (!coordinator_quota_parse(q->name, &kind))
-            return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+            return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                     "'%.40s' is not a quota: use bytes, sessions, steps_per_s, "
                                     "steps_in_flight, connections or watches",
                                     q->name);
         if (q->max > (kind == COORDINATOR_QUOTA_STEPS_PER_S ? COORDINATOR_RATE_MOST : INT64_MAX))
-            return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+            return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                     "a quota %s of %" PRIu64 " is too large", q->name, q->max);
         set->named[kind] = true;
         set->max[kind] = q->max;
@@ -85,7 +86,7 @@ static void stored(void *arg, enum common_code code, const char *text)
     struct coordinator_use *use = coordinator_use_of(set->quotas, set->tenant);
     uint64_t now_ns = common_clock_ns();
     if (code != COMMON_OK) {
-        proto_request_fail(set->request, code, text, NULL, 0);
+        proto_request_fail_why(set->request, code, coordinator_store_reason(code), text);
         free(set);
         return;
     }

@@ -37,7 +37,7 @@ static void leave(struct answer *a, enum common_code code)
         proto_request_release(a->request);
     } else {
         proto_status_set(
-            &status, code, "AUDIT_LOG",
+            &status, code, PROTO_REASON_AUDIT_LOG,
             "this was done, and its record %s (%.100s): with --audit-required that is a failure; "
             "check the state before you repeat it",
             why[code == COMMON_DEADLINE_EXCEEDED], a->trouble);

@@ -254,7 +254,7 @@ bool coordinator_trail_refuses(struct coordinator_trail *trail, struct proto_req
     if (call.kind != COORDINATOR_TRAIL_CHANGES)
         return false;
     proto_status_set(
-        &status, COMMON_FAILED_PRECONDITION, "AUDIT_LOG",
+        &status, COMMON_FAILED_PRECONDITION, PROTO_REASON_AUDIT_LOG,
         "the coordinator's audit log cannot be written (%.80s), and with --audit-required nothing is "
         "changed without it: nothing was changed; check the disk of %.120s",
         works(trail) ? "too many records wait for its disk" : trouble_of(trail),

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reference/errors.md: canonical codes from client/banyan.h, banyanctl's exit codes, and the reasons from
-wire.md."""
+"""reference/errors.md: canonical codes and reasons from client/banyan.h, banyanctl's exit codes from
+exit-codes.md."""
 import os
 import re
 
 from wording import cell, code, prose, table
 
+CODES = "|".join(("CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED "
+                  "FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED").split())
 CODE = re.compile(r"^\s*BANYAN_([A-Z_]+) =\s*(\d+),(?:\s*//(.*))?$", re.M)
 
 
@@ -31,6 +33,40 @@ def codes(root):
         yield name, number, said.strip()
 
 
+def rows_of(lines):
+    """Of the comment above a reason: [codes, meaning, what to do], for each code that it is about."""
+    rows = []
+    for line in lines:
+        start = re.match(rf"(any|{CODES})(?=[,:])", line)
+        if start:
+            rows.append([])
+        rows[-1].append(line)
+    for row in rows:
+        parts = re.fullmatch(r"([^:]*): (.*?)\.? Then: (.*?)\.?", " ".join(row))
+        if not parts:
+            raise SystemExit(f"client/banyan.h: a reason is described as 'CODE: meaning. Then: what to do.', not as {' '.join(row)!r}")
+        yield parts.groups()
+
+
+def reasons(root):
+    """(name, number, codes, meaning, what to do); they are those of proto/model/reason.h."""
+    header = read(root, "client/banyan.h")
+    header = header[header.index("typedef enum banyan_reason"):header.index("} banyan_reason;")]
+    found, comment = {}, []
+    for line in header.split("\n")[1:]:
+        said, name = re.match(r"\s*// ?(.*)", line), re.match(r"\s*BANYAN_REASON_(\w+) = (\d+),", line)
+        if said:
+            comment.append(said[1])
+        elif name and name[2] != "0":
+            found[name[1]] = name[2]
+            for row in rows_of(comment):
+                yield name[1], name[2], *row
+            comment = []
+    wire = dict(re.findall(r"X\((\w+), (\d+)\)", read(root, "proto/model/reason.h")))
+    if wire != found:
+        raise SystemExit(f"client/banyan.h and proto/model/reason.h differ in {sorted(set(wire.items()) ^ set(found.items()))}")
+
+
 def page(root, _):
     exit_of = exits(root)
     yield "# Errors"
@@ -46,10 +82,9 @@ def page(root, _):
                      ((code(name), number, exit_of.get(name, "–"), cell(said) or "success") for name, number, said in codes(root)))
     yield "## Reasons"
     yield ""
-    yield from prose("`reason` is one of these, or empty if the code is enough.")
+    yield from prose("Why a call has failed, more exactly than its code says: programs compare the reason, never the sentence. "
+                     "It is `BANYAN_REASON_NONE` in C and \"\" in Python if the code is enough, and for a reason of a service that "
+                     "is newer than the library. Between programs it travels as its number ([wire.md](wire.md#reasons)).")
     yield ""
-    wire = read(root, "docs/reference/wire.md").split("\n### Reasons\n")[1]
-    rows = [line for line in wire.split("\n\n")[1].split("\n") if line.startswith("|")]
-    for row in rows:  # links within wire.md lead there from here, too
-        yield re.sub(r"\]\((?=#)", "](wire.md", row.replace("[above](", "[how]("))
-    yield ""
+    yield from table(("reason", "number", "code", "meaning", "what to do"),
+                     ((code(name), number, cell(codes_), cell(meaning), cell(todo)) for name, number, codes_, meaning, todo in reasons(root)))

@@ -23,6 +23,7 @@
 #include "common/secure/tls.h"
 #include "proto/banyan.pb-c.h"
 #include "proto/model/limits.h"
+#include "proto/model/reason.h"
 #include "proto/rights/access.h"
 #include "proto/wire/message.h"
 
@@ -98,6 +99,7 @@ struct proto_reply {
     enum common_code code;
     const char *text;                    // never NULL
     const Banyan__Pb__Status *status;    // the peer's status with details; NULL when the failure is ours
+    enum proto_reason reason;            // of a failure that is ours: why there is no link, if that is known
     const struct proto_message *message; // NULL when the failure is ours; lives until the callback returns
                                          // (ref the blob to keep tensors)
 };
@@ -316,5 +318,8 @@ void proto_request_release(struct proto_request *request);
 // Answers a failure. `details` may be NULL. The request is gone.
 void proto_request_fail(struct proto_request *request, enum common_code code, const char *text,
                         Banyan__Pb__Detail **details, size_t n_details);
+// The same, with a reason as its only detail.
+void proto_request_fail_why(struct proto_request *request, enum common_code code, enum proto_reason reason,
+                            const char *text);
 
 #endif

@@ -300,7 +300,8 @@ static void call_finish(struct proto_channel *channel, struct proto_pending *cal
 static void call_fail(struct proto_channel *channel, struct proto_pending *call, enum common_code code,
                       const char *text, bool tell)
 {
-    call_finish(channel, call, &(struct proto_reply){.code = code, .text = text}, tell);
+    call_finish(channel, call,
+                &(struct proto_reply){.code = code, .text = text, .reason = channel->trouble_reason}, tell);
 }
 
 void proto_channel_fail_call(struct proto_channel *channel, uint64_t id, enum common_code code,

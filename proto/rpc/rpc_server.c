@@ -485,11 +485,20 @@ void proto_request_fail(struct proto_request *request, enum common_code code, co
     request_answer(request, &(struct proto_outgoing){.status = &status}, NULL, NULL);
 }
 
-void proto_request_refuse(struct proto_request *request, enum proto_refusal reason, enum common_code code,
-                          const char *text)
+void proto_request_fail_why(struct proto_request *request, enum common_code code, enum proto_reason reason,
+                            const char *text)
 {
-    proto_server_refuses(request->server, reason, request->peer, text);
-    proto_request_fail(request, code, text, NULL, 0);
+    Banyan__Pb__Detail detail = BANYAN__PB__DETAIL__INIT, *details[] = {&detail};
+    detail.number = reason;
+    detail.reason = (char *)proto_reason_name(reason);
+    proto_request_fail(request, code, text, details, reason != PROTO_REASON_NONE);
+}
+
+void proto_request_refuse(struct proto_request *request, enum proto_refusal refusal, enum common_code code,
+                          enum proto_reason reason, const char *text)
+{
+    proto_server_refuses(request->server, refusal, request->peer, text);
+    proto_request_fail_why(request, code, reason, text);
 }
 
 void proto_request_cancel(struct proto_request *request)
@@ -525,7 +534,7 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     const struct proto_method *method = info ? server->methods[request->method] : NULL;
     struct common_error err;
     if (!authentic) {
-        proto_request_refuse(request, PROTO_REFUSED_TOKEN, COMMON_UNAUTHENTICATED,
+        proto_request_refuse(request, PROTO_REFUSED_TOKEN, COMMON_UNAUTHENTICATED, PROTO_REASON_CREDENTIALS,
                              "token missing, expired or wrong");
         return;
     }
@@ -538,7 +547,8 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     }
     if (!(method->roles & 1u << request->role)) {
         snprintf(err.message, sizeof err.message, "%s is not for callers of this role", info->name);
-        proto_request_refuse(request, PROTO_REFUSED_ROLE, COMMON_PERMISSION_DENIED, err.message);
+        proto_request_refuse(request, PROTO_REFUSED_ROLE, COMMON_PERMISSION_DENIED, PROTO_REASON_NONE,
+                             err.message);
         return;
     }
     if (lane_of(server, request->role)->requests > server->requests_max) {
@@ -559,7 +569,7 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     }
     enum common_code code = proto_message_fill(request->message, info->request, &err);
     if (code != COMMON_OK) {
-        proto_request_refuse(request, PROTO_REFUSED_MESSAGE, code, err.message);
+        proto_request_refuse(request, PROTO_REFUSED_MESSAGE, code, PROTO_REASON_NONE, err.message);
         return;
     }
     size_t bytes = proto_message_bytes(request->message); // it has grown by the body

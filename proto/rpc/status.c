@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum common_code proto_status_set(struct proto_status *status, enum common_code code, const char *reason,
-                                  const char *fmt, ...)
+enum common_code proto_status_set(struct proto_status *status, enum common_code code,
+                                  enum proto_reason reason, const char *fmt, ...)
 {
     struct proto_status fresh = {.code = code};
-    snprintf(fresh.reason, sizeof fresh.reason, "%s", reason ? reason : "");
+    fresh.reason = reason;
     va_list args;
     va_start(args, fmt);
     vsnprintf(fresh.message, sizeof fresh.message, fmt, args);
@@ -51,8 +51,10 @@ struct packed_status {
 // Of a failure for whose words there is no memory. It is no verdict, whatever the failure was: so that no
 // append is taken for refused, or rows for lost, without its reason.
 #define NO_MEMORY "the server is out of memory for the reason of a failure: try again"
-static Banyan__Pb__Detail no_memory_detail = {
-    .base = PROTOBUF_C_MESSAGE_INIT(&banyan__pb__detail__descriptor), .reason = (char *)"UNCONFIRMED"};
+static Banyan__Pb__Detail no_memory_detail = {.base =
+                                                  PROTOBUF_C_MESSAGE_INIT(&banyan__pb__detail__descriptor),
+                                              .reason = (char *)"UNCONFIRMED",
+                                              .number = PROTO_REASON_UNCONFIRMED};
 static Banyan__Pb__Detail *no_memory_details[] = {&no_memory_detail};
 static Banyan__Pb__Status no_memory = {.base = PROTOBUF_C_MESSAGE_INIT(&banyan__pb__status__descriptor),
                                        .code = COMMON_UNAVAILABLE,
@@ -69,11 +71,12 @@ Banyan__Pb__Status *proto_status_to_pb(const struct proto_status *status)
     banyan__pb__status__init(&p->status);
     p->status.code = (uint32_t)status->code;
     p->status.message = p->copy.message;
-    if (!status->reason[0] && !status->session && !status->chunk && !status->layer && !status->n_ranges &&
+    if (!status->reason && !status->session && !status->chunk && !status->layer && !status->n_ranges &&
         !status->n_workers && !status->retry_ns)
         return &p->status;
     banyan__pb__detail__init(&p->detail);
-    p->detail.reason = p->copy.reason;
+    p->detail.reason = (char *)proto_reason_name(status->reason);
+    p->detail.number = status->reason;
     p->detail.session = status->session;
     p->detail.layer = status->layer;
     p->detail.chunk = status->chunk;
@@ -112,7 +115,7 @@ void proto_status_from_pb(const Banyan__Pb__Status *pb, struct proto_status *out
     // One detail is what this end makes of several: the first.
     if (pb && pb->n_details > 0) {
         const Banyan__Pb__Detail *detail = pb->details[0];
-        snprintf(fresh.reason, sizeof fresh.reason, "%s", detail->reason);
+        fresh.reason = proto_reason_of(detail->number, detail->reason);
         fresh.session = detail->session;
         fresh.layer = detail->layer;
         fresh.chunk = detail->chunk;

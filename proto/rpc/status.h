@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "proto/model/reason.h"
 #include "proto/rpc/rpc.h"
 
 #define PROTO_STATUS_RANGES  16
@@ -18,7 +19,7 @@ struct proto_range {
 struct proto_status {
     enum common_code code;
     char message[COMMON_ERROR_BYTES];
-    char reason[32]; // "" for none; see Detail in banyan.proto
+    enum proto_reason reason;
     uint64_t session, chunk;
     uint64_t retry_ns; // when it may work, from now; 0: that is not known
     uint32_t layer;
@@ -28,8 +29,9 @@ struct proto_status {
 };
 
 // Sets code and message; clears the details. Returns code.
-enum common_code proto_status_set(struct proto_status *status, enum common_code code, const char *reason,
-                                  const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+enum common_code proto_status_set(struct proto_status *status, enum common_code code,
+                                  enum proto_reason reason, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 void proto_status_add_range(struct proto_status *status, uint64_t first, uint64_t count);
 void proto_status_add_worker(struct proto_status *status, const char *name);
 

@@ -429,7 +429,7 @@ enum common_code proto_step_result_decode(const struct proto_message *message, u
             snprintf(item->message, sizeof item->message, "%s", it->status->message);
             const Banyan__Pb__Detail *detail = it->status->n_details > 0 ? it->status->details[0] : NULL;
             if (detail)
-                snprintf(item->reason, sizeof item->reason, "%s", detail->reason);
+                item->reason = proto_reason_of(detail->number, detail->reason);
             if (detail && detail->n_workers > 0)
                 snprintf(item->worker, sizeof item->worker, "%s", detail->workers[0]);
         }
@@ -502,10 +502,11 @@ void proto_step_reply(struct proto_request *request, const struct proto_step_res
         to->status.code = (uint32_t)from->code;
         to->status.message = (char *)from->message;
         to->result.status = &to->status;
-        if (!from->reason[0] && !from->worker[0])
+        if (!from->reason && !from->worker[0])
             continue;
         banyan__pb__detail__init(&to->detail);
-        to->detail.reason = (char *)from->reason;
+        to->detail.reason = (char *)proto_reason_name(from->reason);
+        to->detail.number = from->reason;
         to->worker_list[0] = (char *)from->worker;
         to->detail.workers = to->worker_list;
         to->detail.n_workers = from->worker[0] != 0;

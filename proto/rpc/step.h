@@ -13,6 +13,7 @@
 #include "common/base/trace.h"
 #include "common/memory/blob.h"
 #include "proto/model/limits.h"
+#include "proto/model/reason.h"
 #include "proto/rpc/rpc.h"
 
 struct proto_append_run {
@@ -89,8 +90,8 @@ struct proto_trace { // one worker's part in a step
 struct proto_step_result_item {
     enum common_code code;
     char message[256]; // when code is not OK
-    char reason[32];   // Detail.reason, "" for none
-    char worker[65];   // worker concerned, "" for none
+    enum proto_reason reason;
+    char worker[65]; // worker concerned, "" for none
     uint64_t cover_tokens, cover_sum;
     uint32_t appends;
     uint64_t digest;

@@ -103,6 +103,7 @@ struct proto_channel {
     void *state_arg;
     char trouble
         [COMMON_ERROR_BYTES]; // why there is no link, for calls that wait for one; "": there is, or unknown
+    enum proto_reason trouble_reason; // of the same
     // calls
     struct common_handle_table *handles;
     struct common_list waiting, sent;
@@ -290,8 +291,8 @@ void proto_request_dispatch(struct proto_request *request, bool authentic);
 void proto_request_cancel(struct proto_request *request);
 
 // Answers a message that does not become a request.
-void proto_request_refuse(struct proto_request *request, enum proto_refusal reason, enum common_code code,
-                          const char *text);
+void proto_request_refuse(struct proto_request *request, enum proto_refusal refusal, enum common_code code,
+                          enum proto_reason reason, const char *text);
 
 // The server's bytes_max is reached by callers of this kind; links are read again when proto_stream_resume is
 // called for them.

@@ -15,8 +15,7 @@ enum common_code proto_io_secure(struct proto_io *io, const struct common_tls *t
     return code;
 }
 
-static enum common_code take_state(const struct proto_io *io, enum common_tls_state state,
-                                   struct common_error *err)
+static enum common_code take_state(struct proto_io *io, enum common_tls_state state, struct common_error *err)
 {
     switch (state) {
     case COMMON_TLS_GOES_ON:
@@ -26,6 +25,7 @@ static enum common_code take_state(const struct proto_io *io, enum common_tls_st
     case COMMON_TLS_LOST:
         return common_error_set(err, COMMON_UNAVAILABLE, "%s", common_tls_link_why(io->tls));
     case COMMON_TLS_REFUSED:
+        io->refused = true;
         return common_error_set(err, COMMON_UNAUTHENTICATED, "%s", common_tls_link_why(io->tls));
     case COMMON_TLS_BROKEN:
         break;

@@ -15,6 +15,7 @@ struct proto_io {
     int fd;                      // owned
     struct common_tls_link *tls; // NULL: plain
     bool shaking; // the handshake of TLS is under way: nothing is read or written before its end
+    bool refused; // one end of TLS does not trust the other
 };
 
 // Puts TLS on the socket. RESOURCE_EXHAUSTED.

@@ -60,12 +60,13 @@ struct stream_channel {
     struct evdns_getaddrinfo_request *lookup;
     bool alive_in_lookup; // a look-up that ends on the stack of its start
     struct proto_hello hello;
-    uint64_t request; // id of the hello's request being answered
-    bool logged;      // the reason of this outage
-    bool heard;       // a frame, over this connection
-    bool notes;       // the peer says that it is there while it reads
-    bool failed;      // a try, since there was a link
-    bool stranger;    // who answers there speaks something else
+    uint64_t request;      // id of the hello's request being answered
+    bool logged;           // the reason of this outage
+    bool heard;            // a frame, over this connection
+    bool notes;            // the peer says that it is there while it reads
+    bool failed;           // a try, since there was a link
+    bool stranger;         // who answers there speaks something else
+    enum proto_reason why; // this connection is refused
     struct proto_scratch scratch;
 };
 
@@ -123,6 +124,7 @@ static void retreat_from(struct stream_channel *s, enum common_code code, const 
     common_timer_start(s->timer, s->backoff_ns, false);
     s->backoff_ns = s->backoff_ns * 2 < BACKOFF_MAX_NS ? s->backoff_ns * 2 : BACKOFF_MAX_NS;
     snprintf(channel->trouble, sizeof channel->trouble, "%s", text);
+    channel->trouble_reason = s->why;
     s->failed = true;
     if (!s->logged && !channel->failed_fn && before != STATE_READY &&
         (code != COMMON_UNAVAILABLE || s->stranger)) {
@@ -196,8 +198,10 @@ static enum common_code take_hello(struct stream_channel *s, const Banyan__Pb__L
                          (channel->peer_role && (uint32_t)reply->role != channel->peer_role)))
         return common_error_set(err, COMMON_PERMISSION_DENIED,
                                 "the server has another role than the one dialled");
-    if (channel->tls && !proto_hello_role_shown(s->io->io.tls, (uint32_t)reply->role, err))
+    if (channel->tls && !proto_hello_role_shown(s->io->io.tls, (uint32_t)reply->role, err)) {
+        s->why = PROTO_REASON_TLS;
         return err->code;
+    }
     memcpy(s->hello.accept_nonce, reply->nonce.data, PROTO_NONCE_BYTES);
     s->hello.accept_role = (uint32_t)reply->role;
     s->notes = reply->notes;
@@ -230,6 +234,7 @@ static void become_ready(struct stream_channel *s)
     s->backoff_ns = BACKOFF_MIN_NS;
     s->logged = s->failed = s->stranger = false;
     *channel->trouble = '\0';
+    channel->trouble_reason = PROTO_REASON_NONE;
     common_timer_stop(s->timer);
     proto_channel_ref(channel);
     proto_channel_drain(channel); // waiting calls come before the observers
@@ -246,16 +251,19 @@ static void on_hello_frame(struct stream_channel *s, struct proto_message *messa
     uint32_t method = hello ? BANYAN__PB__METHOD__METHOD_LINK_HELLO : BANYAN__PB__METHOD__METHOD_LINK_PROOF;
     struct common_error err = {.code = COMMON_OK};
     enum common_code code = COMMON_OK;
-    if (header->status && header->status->code != COMMON_OK)
+    if (header->status && header->status->code != COMMON_OK) {
+        const Banyan__Pb__Detail *detail = header->status->n_details ? header->status->details[0] : NULL;
+        s->why = !detail ? PROTO_REASON_NONE : proto_reason_of(detail->number, detail->reason);
         code = common_error_set(&err,
                                 common_code_valid((int)header->status->code)
                                     ? (enum common_code)header->status->code
                                     : COMMON_UNKNOWN,
                                 "refused: %.300s", header->status->message);
-    else if (header->method != method || header->request != s->request)
+    } else if (header->method != method || header->request != s->request) {
         code = common_error_set(&err, COMMON_INVALID_ARGUMENT, "the server does not answer the hello");
-    else
+    } else {
         code = proto_message_fill(message, proto_codec_method(method)->reply, &err);
+    }
     if (code == COMMON_OK && hello) {
         code = take_hello(s, (const Banyan__Pb__LinkHelloReply *)message->body, &err);
     } else if (code == COMMON_OK) {
@@ -324,6 +332,7 @@ static void on_failed(void *owner, enum common_code code, const char *text)
     struct stream_channel *s = owner;
     char why[COMMON_ERROR_BYTES];
     s->stranger = s->state == STATE_SECURING && code == COMMON_INVALID_ARGUMENT;
+    s->why = s->io->io.refused ? PROTO_REASON_TLS : s->why;
     if (s->stranger) {
         retreat(s, COMMON_UNAVAILABLE, text); // it says which kind
     } else if (s->state == STATE_HELLO && !s->heard &&
@@ -365,10 +374,12 @@ static void on_secured(void *owner)
 {
     struct stream_channel *s = owner;
     struct common_error err;
-    if (proto_hello_role_shown(s->io->io.tls, s->channel->peer_role, &err))
+    if (proto_hello_role_shown(s->io->io.tls, s->channel->peer_role, &err)) {
         say_hello(s);
-    else
-        proto_link_fail(s->io, err.code, err.message);
+        return;
+    }
+    s->why = PROTO_REASON_TLS;
+    proto_link_fail(s->io, err.code, err.message);
 }
 
 static const struct proto_link_ops link_ops = {
@@ -494,6 +505,7 @@ static void try_connect(struct stream_channel *s)
 {
     struct sockaddr_storage address;
     socklen_t len;
+    s->why = PROTO_REASON_NONE;
     if (proto_endpoint_address(&s->endpoint, &address, &len))
         connect_to(s, (struct sockaddr *)&address, len);
     else

@@ -2,7 +2,7 @@
 // One connected stream socket that carries frames, used by both ends. Reads fill one aligned buffer in which
 // small frames are used in place; big frames are read straight into a blob of their own. Writes go out at
 // once on the caller's stack and wait only when the socket is full. An owner with a wire of its own (nng's:
-// proto/sp_server.c) reads for itself and has everything else from here. Under TLS (proto_link_secure)
+// proto/nng/sp_server.c) reads for itself and has everything else from here. Under TLS (proto_link_secure)
 // nothing is read or written before its handshake has ended; frames that are sent earlier wait.
 //
 //            may_read says no

@@ -249,10 +249,10 @@ static bool bytes_are(const ProtobufCBinaryData *data, const uint8_t *want, size
 
 // Says why, and closes once the answer is out: the next byte from this peer, or the hello's time, does it.
 static void refuse_link(struct server_link *link, struct proto_request *request, enum common_code code,
-                        const char *why)
+                        enum proto_reason reason, const char *why)
 {
     link_move(link, LINK_REFUSED);
-    proto_request_refuse(request, PROTO_REFUSED_CONNECTION, code, why);
+    proto_request_refuse(request, PROTO_REFUSED_CONNECTION, code, reason, why);
 }
 
 // Over TLS, whether the dialler's certificate says the role that its hello says. Clients need none, unless
@@ -277,28 +277,28 @@ static void on_hello(struct server_link *link, struct proto_request *request)
         char why[96];
         snprintf(why, sizeof why, "the dialler uses version %u, this server uses %u", hello->version,
                  (unsigned)PROTO_VERSION);
-        refuse_link(link, request, COMMON_FAILED_PRECONDITION, why);
+        refuse_link(link, request, COMMON_FAILED_PRECONDITION, PROTO_REASON_NONE, why);
         return;
     }
     bool daemon = proto_role_is_daemon((uint32_t)hello->role);
     if (hello->nonce.len != PROTO_NONCE_BYTES || (!daemon && hello->role != BANYAN__PB__ROLE__ROLE_CLIENT)) {
-        refuse_link(link, request, COMMON_INVALID_ARGUMENT,
+        refuse_link(link, request, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                     "a hello without a nonce or with an unknown role");
         return;
     }
     if (!daemon && !server->for_clients) {
-        refuse_link(link, request, COMMON_PERMISSION_DENIED,
+        refuse_link(link, request, COMMON_PERMISSION_DENIED, PROTO_REASON_NONE,
                     "this endpoint is for the cluster's daemons: clients use the other endpoints");
         return;
     }
     if (daemon && !server->has_secret) {
-        refuse_link(link, request, COMMON_UNAUTHENTICATED,
+        refuse_link(link, request, COMMON_UNAUTHENTICATED, PROTO_REASON_NONE,
                     "this server has no cluster secret and accepts no daemons");
         return;
     }
     struct common_error err;
     if (!shows_role(link, (uint32_t)hello->role, &err)) {
-        refuse_link(link, request, err.code, err.message);
+        refuse_link(link, request, err.code, PROTO_REASON_TLS, err.message);
         return;
     }
     link->role = (uint32_t)hello->role;
@@ -307,7 +307,8 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     memcpy(link->hello.dial_nonce, hello->nonce.data, PROTO_NONCE_BYTES);
     if (!proto_hello_bind(&link->hello, link->io->io.tls) ||
         !common_random(link->hello.accept_nonce, PROTO_NONCE_BYTES)) {
-        refuse_link(link, request, COMMON_UNAVAILABLE, "cannot get random bytes for a hello");
+        refuse_link(link, request, COMMON_UNAVAILABLE, PROTO_REASON_NONE,
+                    "cannot get random bytes for a hello");
         return;
     }
     // The peer's name is for logs: only what prints.
@@ -326,7 +327,8 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     reply.notes = true;
     if (daemon) {
         if (!proto_hello_proof(&server->secret, &link->hello, false, proof)) {
-            refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a proof");
+            refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                        "out of memory for a proof");
             return;
         }
         reply.proof = (ProtobufCBinaryData){sizeof proof, proof};
@@ -342,17 +344,19 @@ static void on_proof(struct server_link *link, struct proto_request *request)
     if (proto_role_is_daemon(link->role)) {
         uint8_t want[COMMON_MAC_BYTES];
         if (!proto_hello_proof(&server->secret, &link->hello, true, want)) {
-            refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a proof");
+            refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                        "out of memory for a proof");
             return;
         }
         if (!bytes_are(&proof->proof, want, sizeof want)) {
-            refuse_link(link, request, COMMON_UNAUTHENTICATED,
+            refuse_link(link, request, COMMON_UNAUTHENTICATED, PROTO_REASON_NONE,
                         "the dialler does not have the cluster secret");
             return;
         }
     } else if (!proto_server_admit(server, &request->message->header->credentials, link->peer,
                                    &link->caller.identity)) {
-        refuse_link(link, request, COMMON_UNAUTHENTICATED, "token missing, expired or wrong");
+        refuse_link(link, request, COMMON_UNAUTHENTICATED, PROTO_REASON_CREDENTIALS,
+                    "token missing, expired or wrong");
         return;
     }
     bool daemon = proto_role_is_daemon(link->role);
@@ -361,17 +365,17 @@ static void on_proof(struct server_link *link, struct proto_request *request)
     char why[PROTO_LIMIT_TEXT];
     if (lane_of(link)->links >= (daemon ? server->daemons_max : server->links_max)) {
         proto_limit_reached(server, daemon ? PROTO_LIMIT_DAEMONS : PROTO_LIMIT_CLIENTS, why);
-        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, why);
+        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE, why);
         return;
     }
     if (!daemon && !proto_caller_enters(server, &link->caller, why)) {
-        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, why);
+        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_QUOTA, why);
         return;
     }
     if (daemon)
         proto_link_trust(link->io);
     if (!proto_link_set_limits(link->io, PROTO_HEADER_MAX, server->payload_max)) {
-        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a link");
+        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE, "out of memory for a link");
         return;
     }
     link->io->begun = proto_server_begun(server, link->role);
@@ -423,9 +427,10 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
                                                   : BANYAN__PB__METHOD__METHOD_LINK_PROOF;
         struct common_error bad;
         if (method != want)
-            refuse_link(link, request, COMMON_UNAUTHENTICATED, "a link must begin with its hello");
+            refuse_link(link, request, COMMON_UNAUTHENTICATED, PROTO_REASON_NONE,
+                        "a link must begin with its hello");
         else if (proto_message_fill(message, info->request, &bad) != COMMON_OK)
-            refuse_link(link, request, COMMON_INVALID_ARGUMENT, bad.message);
+            refuse_link(link, request, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE, bad.message);
         else if (link->state == LINK_HELLO)
             on_hello(link, request);
         else
@@ -442,14 +447,16 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
         proto_limit_reached(server,
                             proto_role_is_daemon(link->role) ? PROTO_LIMIT_DAEMON_BYTES : PROTO_LIMIT_BYTES,
                             text);
-        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);
+        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                             text);
         return true;
     }
     if (oversize) {
         char text[160];
         snprintf(text, sizeof text, "a payload of %llu bytes is above this server's limit of %llu",
                  (unsigned long long)prefix->payload_len, (unsigned long long)server->payload_max);
-        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);
+        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                             text);
         return true;
     }
     if (!request_insert(link, request)) {

@@ -19,8 +19,8 @@ struct item {
 };
 
 struct text { // of a failed item
-    uint32_t item;
-    char message[256], reason[32], worker[65];
+    uint32_t item, reason;
+    char message[256], worker[65];
 };
 
 struct layout {
@@ -94,7 +94,7 @@ struct common_blob *mpi_message_encode(const struct mpi_message_key *key,
         struct text *text = &texts[n_texts++];
         text->item = i;
         memcpy(text->message, from->message, sizeof text->message);
-        memcpy(text->reason, from->reason, sizeof text->reason);
+        text->reason = from->reason;
         memcpy(text->worker, from->worker, sizeof text->worker);
     }
     memset(blob->data + at.texts + n_texts * sizeof *texts, 0,
@@ -129,11 +129,11 @@ static bool take_texts(const struct text *texts, uint32_t n, struct proto_step_r
     for (uint32_t t = 0; t < n; t++) {
         const struct text *from = &texts[t];
         if (from->item >= result->n_items || !ends(from->message, sizeof from->message) ||
-            !ends(from->reason, sizeof from->reason) || !ends(from->worker, sizeof from->worker))
+            !ends(from->worker, sizeof from->worker))
             return false;
         struct proto_step_result_item *to = &result->items[from->item];
         memcpy(to->message, from->message, sizeof to->message);
-        memcpy(to->reason, from->reason, sizeof to->reason);
+        to->reason = proto_reason_of(from->reason, "");
         memcpy(to->worker, from->worker, sizeof to->worker);
     }
     return true;

@@ -11,7 +11,7 @@
 
 #include "proto/rpc/step.h"
 
-#define MPI_MESSAGE_VERSION 1u
+#define MPI_MESSAGE_VERSION 2u
 #define MPI_MESSAGE_TEXTS                                                                                    \
     64 // failed items that come with their words; further ones come with their code alone
 

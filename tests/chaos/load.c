@@ -49,7 +49,7 @@ static void is_wrong(struct client *c, const struct held *h, const char *what, b
         snprintf(c->wrong, sizeof(c->wrong),
                  "client %" PRIu64 ", session %" PRIx64 " (%u holders, length %" PRIu64 "): %s: %s (%s) %s",
                  c->number, banyan_session_id(h->session), held_replicas(h), h->length, what,
-                 banyan_code_name(code), ERR->reason, ERR->message);
+                 banyan_code_name(code), banyan_reason_name(ERR->reason), ERR->message);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -226,7 +226,7 @@ static void act_contradict(struct client *c, struct held *h)
 // service says which (nothing else may be missing), and putting them again is the remedy.
 static bool went_with_their_holder(banyan_code code, uint64_t first, uint64_t count)
 {
-    if (code != BANYAN_FAILED_PRECONDITION || strcmp(ERR->reason, "HOLE") != 0 || ERR->n_ranges == 0)
+    if (code != BANYAN_FAILED_PRECONDITION || ERR->reason != BANYAN_REASON_HOLE || ERR->n_ranges == 0)
         return false;
     for (uint32_t i = 0; i < ERR->n_ranges; i++)
         if (ERR->ranges[i].first < first || ERR->ranges[i].count > first + count - ERR->ranges[i].first)

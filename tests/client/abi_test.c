@@ -58,6 +58,10 @@ static void test_exports(void **state)
                                         "banyan_backup_accept",
                                         "banyan_events_read",
                                         "banyan_events_free",
+                                        "banyan_reason_name",
+                                        "banyan_session_snapshot",
+                                        "banyan_session_restore",
+                                        "banyan_snapshot_check",
                                         "banyan_session_get_memory",
                                         "banyan_session_memory_free"};
     static const char *const hidden[] = {"common_loop_new", "proto_channel_open", "client_call_start",

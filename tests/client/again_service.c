@@ -279,7 +279,8 @@ static void on_put(void *arg, struct proto_request *request)
     if (service.puts_moved) {
         struct proto_status status;
         service.puts_moved--;
-        proto_status_set(&status, COMMON_FAILED_PRECONDITION, "OLD_TICKET", "somebody else holds these rows");
+        proto_status_set(&status, COMMON_FAILED_PRECONDITION, PROTO_REASON_OLD_TICKET,
+                         "somebody else holds these rows");
         proto_request_fail_status(request, &status);
         return;
     }

@@ -278,11 +278,11 @@ static void an_error_says_nothing_of_an_older_one(void **state)
     banyan_error error = {0};
     banyan_session *none;
     assert_int_equal(banyan_session_open(client, 7, NULL, &none, &error), BANYAN_UNAVAILABLE);
-    assert_string_equal(error.reason, "MISSING_RANGE");
+    assert_int_equal(error.reason, BANYAN_REASON_MISSING_RANGE);
     assert_string_equal(error.worker, "w3");
     assert_int_equal(error.n_ranges, 1);
     assert_int_equal(banyan_session_open(client, 0, NULL, &none, &error), BANYAN_INVALID_ARGUMENT);
-    assert_string_equal(error.reason, "");
+    assert_int_equal(error.reason, BANYAN_REASON_NONE);
     assert_string_equal(error.worker, "");
     assert_int_equal(error.n_ranges, 0);
 }
@@ -368,7 +368,7 @@ static void tickets_that_are_always_refused(void **state)
     assert_int_equal(banyan_connect(service.endpoints[0], &options, &own, NULL), BANYAN_OK);
     assert_int_equal(banyan_session_create(own, &spec, NULL, &of, NULL), BANYAN_OK);
     assert_int_equal(banyan_attach(of, 0, 0, TOKENS, kv, kv, &error), BANYAN_FAILED_PRECONDITION);
-    assert_string_equal(error.reason, "OLD_TICKET");
+    assert_int_equal(error.reason, BANYAN_REASON_OLD_TICKET);
     assert_in_range(calls(BANYAN__PB__METHOD__METHOD_ATTACH_OPEN), 1, OPENS_MAX);
     banyan_session_close(of);
     banyan_disconnect(own);

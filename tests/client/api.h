@@ -27,7 +27,8 @@ extern const banyan_spec api_spec; // a small one
         banyan_error error_ = {0};                                                                           \
         banyan_error *err = &error_;                                                                         \
         if ((call) != BANYAN_OK)                                                                             \
-            fail_msg("%s: %s %s (%s)", #call, banyan_code_name(error_.code), error_.message, error_.reason); \
+            fail_msg("%s: %s %s (%s)", #call, banyan_code_name(error_.code), error_.message,                 \
+                     banyan_reason_name(error_.reason));                                                     \
     } while (0)
 
 int api_connect(void **state); // a test's set-up: makes api_client

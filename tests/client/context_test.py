@@ -50,7 +50,7 @@ class Context(unittest.TestCase):
         self.assertEqual(self.text(), "[prod]\nendpoint = tcp://a:1,tcp://b:2\ntoken-file = /etc/token\ntimeout = 3s\n"
                          f"\n[test]\nendpoint = {self.cluster.endpoint}\n")
         self.assertIn("--replace", self.ctl("context", "add", "test", "--endpoint", "tcp://c:3", code=9)[1])
-        self.assertEqual(self.used()[:2], ("nng+tcp://127.0.0.1:7411", "the default"))
+        self.assertEqual(self.used()[:2], ("tcp://127.0.0.1:7412", "the default"))
         self.ctl("context", "use", "test")
         self.assertEqual(self.used(), (self.cluster.endpoint, "context test", None, 10))
         self.cluster.coordinator()

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proto/nng_door.h"
+#include "proto/nng/nng_door.h"
 
 struct service service;
 const char *service_transport;
@@ -190,7 +190,7 @@ int stop_service(void **state)
 {
     (void)state;
     // Clients over nng linger until what is under way has come to rest. A server that is closed before can
-    // trip nng up (proto/nng_door.h), here for both ends and for all tests that follow.
+    // trip nng up (proto/nng/nng_door.h), here for both ends and for all tests that follow.
     for (int i = 0; i < 300 && proto_nng_closing() > 0; i++)
         usleep(10000);
     common_loop_call(service.loop, close_server, NULL);

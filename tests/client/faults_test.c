@@ -27,7 +27,7 @@ static const banyan_spec spec = {
 static void ok(banyan_code code, const banyan_error *error)
 {
     if (code != BANYAN_OK)
-        fail_msg("%s: %s (%s)", banyan_code_name(code), error->message, error->reason);
+        fail_msg("%s: %s (%s)", banyan_code_name(code), error->message, banyan_reason_name(error->reason));
 }
 
 static int set_up(void **state)
@@ -92,7 +92,7 @@ static void test_worker_dies(void **state)
     while (code == BANYAN_ABORTED)
         code = ask(session, TOKENS - 1, false, 0, &error);
     assert_true(code == BANYAN_UNAVAILABLE || code == BANYAN_DATA_LOSS);
-    assert_string_equal(error.reason, "MISSING_RANGE");
+    assert_int_equal(error.reason, BANYAN_REASON_MISSING_RANGE);
     assert_true(error.n_ranges > 0);
     assert_string_equal(error.worker, "w1");
     // The rest of the service goes on.
@@ -136,12 +136,12 @@ static void test_worker_stands_still(void **state)
     harness_cluster_signal(cluster, 2, SIGSTOP);
     banyan_code code = ask(session, TOKENS - 1, false, 300 * COMMON_NS_PER_MS, &error);
     assert_true(code == BANYAN_DEADLINE_EXCEEDED || code == BANYAN_UNAVAILABLE);
-    assert_string_not_equal(error.reason, "UNCONFIRMED"); // it has appended nothing
+    assert_int_not_equal(error.reason, BANYAN_REASON_UNCONFIRMED); // it has appended nothing
     for (uint32_t w = 0; w < 3; w++)
         harness_cluster_signal(cluster, w, SIGSTOP);
     code = ask(session, TOKENS, true, 300 * COMMON_NS_PER_MS, &error);
     assert_true(code == BANYAN_DEADLINE_EXCEEDED || code == BANYAN_UNAVAILABLE);
-    assert_string_equal(error.reason, "UNCONFIRMED");
+    assert_int_equal(error.reason, BANYAN_REASON_UNCONFIRMED);
     for (uint32_t w = 0; w < 3; w++)
         harness_cluster_signal(cluster, w, SIGCONT);
     uint64_t give_up = common_clock_after(60 * COMMON_NS_PER_S);

@@ -22,7 +22,7 @@
 #include <cmocka.h>
 
 #include "client/banyan.h"
-#include "proto/nng_door.h"
+#include "proto/nng/nng_door.h"
 #include "tests/common/group.h"
 #include "tests/harness/cluster.h"
 

@@ -128,7 +128,7 @@ static void test_all_or_nothing(void **state)
     assert_int_equal(coordinator_quota_take(use, COORDINATOR_QUOTA_BYTES, 600, &status), COMMON_OK);
     assert_int_equal(coordinator_quota_take(use, COORDINATOR_QUOTA_BYTES, 401, &status),
                      COMMON_RESOURCE_EXHAUSTED);
-    assert_string_equal(status.reason, "QUOTA");
+    assert_int_equal(status.reason, PROTO_REASON_QUOTA);
     assert_string_equal(
         status.message,
         "the quota bytes of tenant default, 1000 bytes of K and V, is reached (600 are used and "

@@ -161,7 +161,7 @@ static void too_far(void **state)
     OK(banyan_commit(s, 0, 99990, 10, &helper_error));
     assert_int_equal(helper_length(s), 0);
     FAILS(BANYAN_FAILED_PRECONDITION, helper_step(client, s, 5, 1, false));
-    assert_string_equal(helper_error.reason, "HOLE");
+    assert_int_equal(helper_error.reason, BANYAN_REASON_HOLE);
     assert_true(helper_error.n_ranges == 1 && helper_error.ranges[0].first == 0 &&
                 helper_error.ranges[0].count == 99990);
     drop(s);
@@ -335,7 +335,7 @@ static void a_worker_dies(void **state)
         }
         hurt++;
         FAILS(BANYAN_UNAVAILABLE, helper_step(client, s[i], 39, 1, false));
-        assert_string_equal(helper_error.reason, "MISSING_RANGE");
+        assert_int_equal(helper_error.reason, BANYAN_REASON_MISSING_RANGE);
         assert_string_equal(helper_error.worker, harness_cluster_worker_name(cluster, dead));
         assert_true(helper_error.n_ranges == 1 && helper_error.ranges[0].first == 0 &&
                     helper_error.ranges[0].count == 40);

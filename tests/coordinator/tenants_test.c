@@ -230,7 +230,7 @@ static void workers_are_hidden(void **state)
     hidden(cluster, "rack1/gpu:0 (of (odd)) is lost: rack1/gpu:01 is not, rack1.", 256,
            "a worker (of a worker) is lost: a worker/gpu:01 is not, a worker.");
     struct proto_status status;
-    proto_status_set(&status, COMMON_UNAVAILABLE, "MISSING_RANGE", "w1 is lost");
+    proto_status_set(&status, COMMON_UNAVAILABLE, PROTO_REASON_MISSING_RANGE, "w1 is lost");
     proto_status_add_worker(&status, "w1");
     coordinator_hide_in_status(cluster, &status);
     assert_string_equal(status.message, "a worker is lost");

@@ -102,7 +102,7 @@ static void answered(void *arg, const struct proto_reply *reply)
     snprintf(call->text, sizeof call->text, "%s", reply->text);
     if (reply->status)
         proto_status_from_pb(reply->status, &status);
-    snprintf(call->reason, sizeof call->reason, "%s", status.reason);
+    snprintf(call->reason, sizeof call->reason, "%s", proto_reason_name(status.reason));
 }
 
 static void start(struct play *p, struct call *call, uint32_t method, const ProtobufCMessage *body,

@@ -21,9 +21,9 @@ void support_expect(banyan_code got, banyan_code want, const char *reason, const
                  banyan_code_name(want), got == BANYAN_OK ? "" : support_error.message);
     if (want != BANYAN_OK && (!support_error.message[0] || strchr(support_error.message, '\n')))
         fail_msg("%s:%d: %s\n  fails without one line that says why", file, line, call);
-    if (reason && strcmp(support_error.reason, reason) != 0)
+    if (reason && strcmp(banyan_reason_name(support_error.reason), reason) != 0)
         fail_msg("%s:%d: %s\n  has reason '%s', should have '%s'\n  %s", file, line, call,
-                 support_error.reason, reason, support_error.message);
+                 banyan_reason_name(support_error.reason), reason, support_error.message);
 }
 
 // The step's layer as if all were like it. Nothing where it has no shape.

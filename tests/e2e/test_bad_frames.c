@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "proto/model/reason.h"
 #include "proto/rights/ticket.h"
 #include "tests/e2e/wire.h"
 
@@ -41,7 +42,7 @@ static void judge(const char *input, struct wire_answer *answer, banyan_code wan
 {
     *ERR = (banyan_error){.code = (banyan_code)answer->code};
     snprintf(ERR->message, sizeof(ERR->message), "%.380s", answer->message);
-    snprintf(ERR->reason, sizeof(ERR->reason), "%.31s", answer->reason);
+    ERR->reason = (banyan_reason)proto_reason_of(answer->number, answer->reason);
     banyan_code code = (banyan_code)answer->code;
     wire_answer_free(answer);
     (like_before ? witness_refused_too : witness_refused)(input, code, want, reason);

@@ -62,7 +62,8 @@ static void specs(void **state)
     long_name[199] = '\0';
     witness_refused("a name of 199 characters", try_create(witness_spec, long_name), BANYAN_INVALID_ARGUMENT,
                     NULL);
-    witness_refused("a name that is taken", try_create(witness_spec, "witness"), BANYAN_ALREADY_EXISTS, NULL);
+    witness_refused("a name that is taken", try_create(witness_spec, "witness"), BANYAN_ALREADY_EXISTS,
+                    "NAME_TAKEN");
 }
 
 static void handles(void **state)
@@ -73,9 +74,9 @@ static void handles(void **state)
                     BANYAN_INVALID_ARGUMENT, NULL);
     witness_refused("an unknown session",
                     banyan_session_open(witness_client, UINT64_C(0x700000000007), NULL, &none, ERR),
-                    BANYAN_NOT_FOUND, NULL);
+                    BANYAN_NOT_FOUND, "NO_SESSION");
     witness_refused("an unknown name", banyan_session_open(witness_client, 0, "nobody", &none, ERR),
-                    BANYAN_NOT_FOUND, NULL);
+                    BANYAN_NOT_FOUND, "NO_SESSION");
     assert_null(none);
 
     banyan_session *gone, *fork = NULL;
@@ -121,20 +122,21 @@ static void steps(void **state)
     free(q);
     s = good;
     s.first = WITNESS_TOKENS;
-    witness_refused("a position beyond the end", try_step(s), BANYAN_OUT_OF_RANGE, NULL);
+    witness_refused("a position beyond the end", try_step(s), BANYAN_OUT_OF_RANGE, "PAST_END");
     s = good;
     s.visible = WITNESS_TOKENS + 1;
     s.first = WITNESS_TOKENS + 5;
-    witness_refused_too("keys beyond the end", try_step(s), BANYAN_OUT_OF_RANGE, NULL);
+    witness_refused_too("keys beyond the end", try_step(s), BANYAN_OUT_OF_RANGE, "PAST_END");
     s = good;
     s.first = WITNESS_TOKENS + 40;
     s.k = k;
     s.v = v;
-    witness_refused("an append beyond the end", try_step(s), BANYAN_OUT_OF_RANGE, NULL);
+    witness_refused("an append beyond the end", try_step(s), BANYAN_OUT_OF_RANGE, "PAST_END");
     s.first = UINT64_C(1) << 60;
     witness_refused("an append at 2^60", try_step(s), BANYAN_OUT_OF_RANGE, "LIMIT");
     s.first = WITNESS_TOKENS - 1; // holds other bytes
-    witness_refused("other bytes where rows are acknowledged", try_step(s), BANYAN_FAILED_PRECONDITION, NULL);
+    witness_refused("other bytes where rows are acknowledged", try_step(s), BANYAN_FAILED_PRECONDITION,
+                    "OTHER_BYTES");
     s = good;
     s.first = 0;
     s.rows = 2500; // of 512 bytes: 1.2 MiB
@@ -188,17 +190,18 @@ static void attaches(void **state)
     witness_refused("an attach at 2^60", banyan_attach(witness_session, 0, UINT64_C(1) << 60, 4, k, v, ERR),
                     BANYAN_OUT_OF_RANGE, "LIMIT");
     witness_refused("other bytes where rows are committed",
-                    banyan_attach(witness_session, 0, 4, 4, k, v, ERR), BANYAN_FAILED_PRECONDITION, NULL);
+                    banyan_attach(witness_session, 0, 4, 4, k, v, ERR), BANYAN_FAILED_PRECONDITION,
+                    "OTHER_BYTES");
     FAILS(BANYAN_FAILED_PRECONDITION, "HOLE", banyan_commit(witness_session, 0, WITNESS_TOKENS, 1, ERR));
     witness_refused("a truncate to more than there is",
                     banyan_session_truncate(witness_session, WITNESS_TOKENS + 1, ERR), BANYAN_OUT_OF_RANGE,
-                    NULL);
+                    "PAST_END");
     witness_refused("a fork beyond the shortest layer",
                     banyan_session_fork(witness_session, WITNESS_TOKENS + 1, NULL, &none, ERR),
-                    BANYAN_OUT_OF_RANGE, NULL);
+                    BANYAN_OUT_OF_RANGE, "PAST_END");
     witness_refused_too("a fork with a name that is taken",
                         banyan_session_fork(witness_session, 10, "witness", &none, ERR),
-                        BANYAN_ALREADY_EXISTS, NULL);
+                        BANYAN_ALREADY_EXISTS, "NAME_TAKEN");
     assert_null(none);
 }
 

@@ -202,7 +202,7 @@ static void damaged_alone(void **state)
             assert_true(code == BANYAN_OK || code == BANYAN_DATA_LOSS);
             if (code == BANYAN_OK)
                 continue;
-            assert_string_equal(ERR->reason, "MISSING_RANGE");
+            assert_int_equal(ERR->reason, BANYAN_REASON_MISSING_RANGE);
             assert_true(ERR->n_ranges >= 1 && ERR->ranges[0].first % CHUNK == 0);
             lost++;
         }

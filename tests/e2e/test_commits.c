@@ -110,7 +110,7 @@ static void overlapping_commits(void **state)
             const struct committer *c = &all[i];
             bool hole = c->first + c->count > TOKENS;
             if (c->code != (hole ? BANYAN_FAILED_PRECONDITION : BANYAN_OK) ||
-                (hole && strcmp(c->error.reason, "HOLE") != 0))
+                (hole && c->error.reason != BANYAN_REASON_HOLE))
                 fail_msg("commit of [%" PRIu64 ", %" PRIu64 ") of layer %u: %s: %s", c->first,
                          c->first + c->count, c->layer, banyan_code_name(c->code), c->error.message);
         }
@@ -191,10 +191,10 @@ static void a_refused_commit(void **state)
     harness_cluster_signal(cluster, 1, SIGCONT);
     pthread_join(one.thread, NULL);
     close(fd);
-    if (one.code != BANYAN_DATA_LOSS || strcmp(one.error.reason, "COVERAGE") != 0 ||
+    if (one.code != BANYAN_DATA_LOSS || one.error.reason != BANYAN_REASON_COVERAGE ||
         !strstr(one.error.message, "w0") || !strstr(one.error.message, "[0, 64)"))
-        fail_msg("a refused commit: %s: %s: %s", banyan_code_name(one.code), one.error.reason,
-                 one.error.message);
+        fail_msg("a refused commit: %s: %s: %s", banyan_code_name(one.code),
+                 banyan_reason_name(one.error.reason), one.error.message);
     struct step step = {.session = session, .first = TOKENS - 1, .rows = 1};
     assert_int_equal(step_run(client, &step), BANYAN_DATA_LOSS);
     step_free(&step);

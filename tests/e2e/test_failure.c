@@ -149,7 +149,7 @@ static void a_killed_worker(void **state)
     // A new process under the old name has nothing: never numbers, and the words say it
     assert_true(harness_cluster_restart(cluster, dead));
     EVENTUALLY(30, step_on(client, &wide, 319, LONG_NS) == BANYAN_DATA_LOSS);
-    assert_string_equal(ERR->reason, "MISSING_RANGE");
+    assert_int_equal(ERR->reason, BANYAN_REASON_MISSING_RANGE);
     assert_true(ERR->n_ranges > 0);
     FAILS(BANYAN_DATA_LOSS, "MISSING_RANGE", step_on(client, &alone[0], 99, LONG_NS));
     // What to do then: cut the session before the loss, and fill it again
@@ -223,9 +223,9 @@ static void a_worker_dies_under_load(void **state)
         pthread_join(runner[i].thread, NULL); // ends long before the deadline, or the test's time is over
     for (int i = 0; i < 4; i++) {
         assert_int_equal(runner[i].wrong, 0);
-        if (runner[i].code != BANYAN_UNAVAILABLE || strcmp(runner[i].error.reason, "MISSING_RANGE") != 0)
+        if (runner[i].code != BANYAN_UNAVAILABLE || runner[i].error.reason != BANYAN_REASON_MISSING_RANGE)
             fail_msg("a step in flight ends with %s (%s): %s", banyan_code_name(runner[i].code),
-                     runner[i].error.reason, runner[i].error.message);
+                     banyan_reason_name(runner[i].error.reason), runner[i].error.message);
         assert_true(runner[i].error.n_ranges > 0);
         assert_string_equal(runner[i].error.worker, "w2");
     }

@@ -164,8 +164,8 @@ static bool step_while_killed(struct fixture *f, uint32_t victim)
         banyan_code code = step_partial(f, &step, &partial);
         if (append && code == BANYAN_UNAVAILABLE) {
             // Under way when its only holder died: that one cannot say what it has of it.
-            if (strcmp(ERR->reason, "UNCONFIRMED") != 0)
-                assert_string_equal(ERR->reason, "MISSING_RANGE");
+            if (ERR->reason != BANYAN_REASON_UNCONFIRMED)
+                assert_int_equal(ERR->reason, BANYAN_REASON_MISSING_RANGE);
             open = false;
         } else {
             OK(code);

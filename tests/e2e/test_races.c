@@ -364,7 +364,7 @@ static void a_truncate_after_a_failed_append(void **state)
         harness_cluster_signal(cluster, (uint32_t)w, SIGCONT);
         step_free(&step);
         assert_int_not_equal(code, BANYAN_OK);
-        bool definite = strcmp(ERR->reason, "UNCONFIRMED") != 0;
+        bool definite = ERR->reason != BANYAN_REASON_UNCONFIRMED;
         EVENTUALLY(60, (step = (struct step){.session = session, .first = 0, .rows = 1},
                         code = step_run(client, &step), step_free(&step), code == BANYAN_OK));
         if (definite) // then nothing of it is anywhere
@@ -405,7 +405,7 @@ static void an_append_fails_before_a_restart(void **state)
         harness_cluster_signal(own, w, SIGSTOP);
     step_append(&step, &context);
     assert_int_not_equal(step_run(c, &step), BANYAN_OK);
-    assert_string_equal(ERR->reason, "UNCONFIRMED");
+    assert_int_equal(ERR->reason, BANYAN_REASON_UNCONFIRMED);
     harness_cluster_signal(own, HARNESS_COORDINATOR, SIGKILL);
     for (uint32_t w = 0; w < 2; w++)
         harness_cluster_signal(own, w, SIGCONT);
@@ -419,7 +419,7 @@ static void an_append_fails_before_a_restart(void **state)
     step = (struct step){.session = session, .first = FROM, .rows = ROWS};
     step_append(&step, &other);
     assert_int_equal(step_run(c, &step), BANYAN_FAILED_PRECONDITION);
-    assert_string_not_equal(ERR->reason, "UNCONFIRMED");
+    assert_int_not_equal(ERR->reason, BANYAN_REASON_UNCONFIRMED);
     step_free(&step);
     harness_cluster_signal(own, HARNESS_COORDINATOR, SIGKILL);
     assert_true(harness_cluster_restart(own, HARNESS_COORDINATOR));

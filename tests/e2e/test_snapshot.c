@@ -132,7 +132,7 @@ static void every_type(void **state)
             OK(banyan_commit(session, l, 0, LENGTH - l * LESS, ERR));
         }
         rows_are(session, &c, 0, LENGTH - LESS);
-        FAILS(BANYAN_OUT_OF_RANGE, "",
+        FAILS(BANYAN_OUT_OF_RANGE, "PAST_END",
               banyan_read_rows(session, 0, LENGTH - LESS, 1, &c,
                                spec.kv_type >= BANYAN_INT8 ? (float *)&c : NULL, spec.v_in_k ? NULL : &c,
                                spec.kv_type >= BANYAN_INT8 && !spec.v_in_k ? (float *)&c : NULL, ERR));
@@ -584,6 +584,99 @@ static void a_pin_does_not_stay(void **state)
     support_drop(session, &c);
 }
 
+// ---- by the library ---------------------------------------------------------------------------------------
+
+struct watched {
+    uint32_t calls, stop_at; // 0: never
+    uint64_t done, total;
+    pthread_t thread;
+};
+
+static bool watch(void *arg, uint64_t done, uint64_t total)
+{
+    struct watched *w = arg;
+    assert_true(pthread_equal(w->thread, pthread_self()));
+    assert_true(done >= w->done && done <= total && (!w->calls || total == w->total));
+    w->done = done;
+    w->total = total;
+    return ++w->calls != w->stop_at;
+}
+
+static bool is_there(const char *name)
+{
+    return access(path_of(name), F_OK) == 0;
+}
+
+// Progress comes on the caller's thread, and ends it: then nothing is left, here and there.
+static void by_the_library(void **state)
+{
+    (void)state;
+    enum { LENGTH = 200 };
+    const banyan_spec spec = {.layers = 2,
+                              .q_heads = 4,
+                              .kv_heads = 2,
+                              .k_dim = 32,
+                              .v_dim = 16,
+                              .kv_type = BANYAN_F32,
+                              .chunk_tokens = 32};
+    const uint64_t bytes = UINT64_C(2) * LENGTH * 2 * (32 + 16) * sizeof(float);
+    struct context c;
+    banyan_session *session, *again = NULL;
+    banyan_snapshot taken, found, made;
+    context_init(&c, &spec, LENGTH);
+    context_random(&c, 0, LENGTH, 9);
+    OK(banyan_session_create(at_here, &spec, NULL, &session, ERR));
+    for (uint32_t l = 0; l < 2; l++) {
+        OK(context_attach(session, &c, l, 0, LENGTH, ERR));
+        OK(banyan_commit(session, l, 0, LENGTH, ERR));
+    }
+    struct watched w = {.thread = pthread_self(), .stop_at = 1};
+    banyan_snapshot_options how = {.file_bytes = 8192, .progress = watch, .progress_arg = &w};
+    FAILS(BANYAN_CANCELLED, "", banyan_session_snapshot(session, path_of("lib"), &how, &taken, ERR));
+    assert_int_equal(w.calls, 1);
+    assert_false(is_there("lib"));
+    assert_int_equal(sessions_of(at_here), 1);
+    w = (struct watched){.thread = pthread_self()};
+    OK(banyan_session_snapshot(session, path_of("lib"), &how, &taken, ERR));
+    assert_true(w.calls >= 2 && w.done == bytes && w.total == bytes);
+    assert_int_equal(taken.session, banyan_session_id(session));
+    assert_int_equal(taken.tokens, LENGTH);
+    assert_int_equal(taken.bytes, bytes);
+    assert_true(taken.files > 2 && taken.stored_bytes > bytes && taken.took_ns > 0 && !taken.fork_left);
+    assert_int_equal(sessions_of(at_here), 1);
+    FAILS(BANYAN_ALREADY_EXISTS, "FILE", banyan_session_snapshot(session, path_of("lib"), NULL, NULL, ERR));
+    FAILS(BANYAN_UNAVAILABLE, "FILE", banyan_session_snapshot(session, "/proc/no/such", NULL, NULL, ERR));
+    how = (banyan_snapshot_options){.threads = 17};
+    FAILS(BANYAN_INVALID_ARGUMENT, "", banyan_session_snapshot(session, path_of("x"), &how, NULL, ERR));
+    how = (banyan_snapshot_options){.file_bytes = 4095};
+    FAILS(BANYAN_INVALID_ARGUMENT, "", banyan_session_snapshot(session, path_of("x"), &how, NULL, ERR));
+    OK(banyan_snapshot_check(path_of("lib"), &found, ERR));
+    assert_true(found.tokens == LENGTH && found.bytes == bytes && found.files == taken.files &&
+                found.stored_bytes == taken.stored_bytes && !found.session);
+    FAILS(BANYAN_NOT_FOUND, "FILE", banyan_snapshot_check(path_of("none"), NULL, ERR));
+
+    const uint32_t there_before = sessions_of(at_there);
+    w = (struct watched){.thread = pthread_self(), .stop_at = 1};
+    banyan_restore_options into = {.name = "by hand", .threads = 3, .progress = watch, .progress_arg = &w};
+    FAILS(BANYAN_CANCELLED, "", banyan_session_restore(at_there, path_of("lib"), &into, &again, &made, ERR));
+    assert_null(again);
+    assert_int_equal(sessions_of(at_there), there_before);
+    w = (struct watched){.thread = pthread_self()};
+    OK(banyan_session_restore(at_there, path_of("lib"), &into, &again, &made, ERR));
+    assert_true(w.done == bytes && w.total == bytes);
+    assert_true(made.session == banyan_session_id(again) && made.bytes == bytes && made.tokens == LENGTH);
+    for (uint32_t l = 0; l < 2; l++)
+        rows_are(again, &c, l, LENGTH);
+    FAILS(BANYAN_ALREADY_EXISTS, "NAME_TAKEN",
+          banyan_session_restore(at_there, path_of("lib"), &into, &again, NULL, ERR));
+    FAILS(BANYAN_NOT_FOUND, "FILE",
+          banyan_session_restore(at_there, path_of("none"), NULL, &again, NULL, ERR));
+    OK(banyan_session_delete(again, ERR));
+    banyan_session_close(again);
+    support_drop(session, &c);
+    support_remove_folder(path_of("lib"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -591,6 +684,7 @@ int main(void)
         cmocka_unit_test(while_it_is_stepped), cmocka_unit_test(a_worker_is_killed),
         cmocka_unit_test(damage_is_named),     cmocka_unit_test(interrupted),
         cmocka_unit_test(a_pin_does_not_stay), cmocka_unit_test(more_is_away),
+        cmocka_unit_test(by_the_library),
     };
     snprintf(scratch, sizeof scratch, "/tmp/banyan-snapshot.XXXXXX");
     assert_non_null(mkdtemp(scratch));

@@ -533,7 +533,7 @@ static void made_by_hand(void **state)
     banyan_session_info_free(&info);
     // With nothing attached, no step has an answer that is not there.
     FAILS(BANYAN_FAILED_PRECONDITION, "FORGOTTEN", ask(at_there, session, 0, FROM - 1, 0));
-    FAILS(BANYAN_OUT_OF_RANGE, "", ask(at_there, session, 0, FLOOR, 0));
+    FAILS(BANYAN_OUT_OF_RANGE, "PAST_END", ask(at_there, session, 0, FLOOR, 0));
     FAILS(BANYAN_FAILED_PRECONDITION, "FORGOTTEN", ask(at_there, session, 0, FLOOR - 1, FROM));
     FAILS(BANYAN_FAILED_PRECONDITION, "FORGOTTEN", banyan_session_truncate(session, FROM - 1, ERR));
     for (uint32_t l = 0; l < 2; l++) { // from the end to the start

@@ -542,7 +542,7 @@ static void who_is_missing_is_told_to_admins(void **state)
         banyan_session *held;
         OK(banyan_session_open(clients[i], id, NULL, &held, ERR));
         EVENTUALLY(60, one_step(clients[i], held, 19) == BANYAN_UNAVAILABLE &&
-                           strcmp(ERR->reason, "MISSING_RANGE") == 0);
+                           ERR->reason == BANYAN_REASON_MISSING_RANGE);
         assert_true(ERR->n_ranges > 0);
         assert_string_equal(ERR->worker, i ? "w0" : "");
         assert_true((strstr(ERR->message, "w0") != NULL) == (i == 1));

@@ -138,8 +138,10 @@ struct wire_answer wire_read(int fd, unsigned wait_ms)
     if (status) {
         answer.code = status->code;
         snprintf(answer.message, sizeof(answer.message), "%s", status->message);
-        if (status->n_details)
+        if (status->n_details) {
             snprintf(answer.reason, sizeof(answer.reason), "%s", status->details[0]->reason);
+            answer.number = status->details[0]->number;
+        }
     }
     answer.body = answer.header->body.data;
     answer.body_len = answer.header->body.len;

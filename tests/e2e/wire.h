@@ -22,6 +22,7 @@ struct wire_answer {
     bool silent; // nothing for the time limit
     uint32_t code;
     char message[512], reason[64];
+    uint32_t number;            // of the reason
     Banyan__Pb__Header *header; // NULL when closed or silent
     uint8_t *body;              // packed reply message, inside header
     size_t body_len;

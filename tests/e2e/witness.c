@@ -92,8 +92,9 @@ static void judged(const char *input, banyan_code got, banyan_code want, const c
     assert_int_equal(ERR->code, want);
     if (!ERR->message[0] || strpbrk(ERR->message, "\n\r"))
         fail_msg("%s: no one-line message", input);
-    if (strcmp(ERR->reason, reason ? reason : "") != 0)
-        fail_msg("%s: reason '%s', should be '%s'", input, ERR->reason, reason ? reason : "");
+    if (strcmp(banyan_reason_name(ERR->reason), reason ? reason : "") != 0)
+        fail_msg("%s: reason '%s', should be '%s'", input, banyan_reason_name(ERR->reason),
+                 reason ? reason : "");
     witness_nothing_changed(input);
 }
 

@@ -19,7 +19,7 @@ static bool passes(banyan_code code)
 {
     return code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED || code == BANYAN_ABORTED ||
            code == BANYAN_RESOURCE_EXHAUSTED ||
-           (code == BANYAN_FAILED_PRECONDITION && strcmp(ERR->reason, "HOLE") == 0);
+           (code == BANYAN_FAILED_PRECONDITION && ERR->reason == BANYAN_REASON_HOLE);
 }
 
 static banyan_code attach(banyan_session *session, const struct context *c, uint32_t layer, uint64_t first)

@@ -74,8 +74,8 @@ static banyan_spec spec_of(const struct script *s)
 static bool is_wrong(struct script *s, const char *what, banyan_code code)
 {
     if (!s->wrong[0])
-        snprintf(s->wrong, sizeof(s->wrong), "%s: %s (%s) %s", what, banyan_code_name(code), ERR->reason,
-                 ERR->message);
+        snprintf(s->wrong, sizeof(s->wrong), "%s: %s (%s) %s", what, banyan_code_name(code),
+                 banyan_reason_name(ERR->reason), ERR->message);
     return false;
 }
 
@@ -98,7 +98,7 @@ static bool refill(struct script *s, struct kept *k);
 static bool once_more(struct script *s, struct kept *k, const char *what, banyan_code code, uint64_t until)
 {
     bool loss = code == BANYAN_DATA_LOSS || code == BANYAN_OUT_OF_RANGE ||
-                (code == BANYAN_FAILED_PRECONDITION && strcmp(ERR->reason, "HOLE") == 0);
+                (code == BANYAN_FAILED_PRECONDITION && ERR->reason == BANYAN_REASON_HOLE);
     if (common_clock_ns() > until)
         return is_wrong(s, "there is no verdict", code);
     if (!passes(code) && !(loss && k && !covered(s)))
@@ -140,7 +140,7 @@ static banyan_code attach_and_commit(struct kept *k, uint64_t first, uint64_t co
     banyan_code code = context_attach(k->session, &k->context, 0, first, count, ERR);
     if (code == BANYAN_OK)
         code = banyan_commit(k->session, 0, first, count, ERR);
-    bool again = code == BANYAN_FAILED_PRECONDITION && strcmp(ERR->reason, "HOLE") == 0;
+    bool again = code == BANYAN_FAILED_PRECONDITION && ERR->reason == BANYAN_REASON_HOLE;
     return again ? BANYAN_ABORTED : code;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/sp_reader.c: nng's wire. Input: u8 how much of each message is kept, u8 how it is cut, then the
+// proto/nng/sp_reader.c: nng's wire. Input: u8 how much of each message is kept, u8 how it is cut, then the
 // bytes. Whichever way they are cut into pieces, the same messages come.
 #include <string.h>
 #include <xxhash.h>
 
-#include "proto/sp_reader.h"
+#include "proto/nng/sp_reader.h"
 #include "tests/fuzz/fuzz.h"
 
 struct seen {

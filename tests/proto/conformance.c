@@ -13,7 +13,7 @@
 
 #include "common/base/clock.h"
 #include "common/hash/hash.h"
-#include "proto/nng_door.h"
+#include "proto/nng/nng_door.h"
 
 static enum transport transport;
 
@@ -620,7 +620,7 @@ static void test_server_closes_inside_a_handler(void **state)
     fixture_serve(f, &options);
     struct proto_channel *channel = fixture_connect(f);
     struct outcome o[3];
-    int n = is_stream() ? 3 : 1; // nng cannot be closed while more is coming in (proto/nng_door.h)
+    int n = is_stream() ? 3 : 1; // nng cannot be closed while more is coming in (proto/nng/nng_door.h)
     for (int i = 0; i < n; i++)
         assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo", .deadline_ns = SECONDS(1)},
                                      &o[i], NULL),

@@ -15,7 +15,7 @@
 
 #include "common/base/clock.h"
 #include "common/log/log.h"
-#include "proto/nng_door.h"
+#include "proto/nng/nng_door.h"
 #include "tests/common/test_pki.h"
 
 struct echo { // keeps the request's bytes until the answer is out
@@ -235,7 +235,7 @@ void fixture_free(struct fixture *f)
 {
     fixture_answer_held(f);
     // Channels over nng linger until their answers have come; a server that is closed in the middle of one
-    // can trip nng up (proto/nng_door.h) for all tests that follow.
+    // can trip nng up (proto/nng/nng_door.h) for all tests that follow.
     for (int i = 0; i < 150 && proto_nng_closing() > 0; i++)
         turn(f, common_clock_ns());
     proto_server_close(f->server);

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "common/base/clock.h"
-#include "proto/nng_door.h"
+#include "proto/nng/nng_door.h"
 #include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"
 
@@ -307,7 +307,7 @@ static void test_contexts_of_one_connection(void **state)
 
 // ---- nng's reaper ---------------------------------------------------------------------------------------
 
-// nng's one reaper thread, held as a lost operation holds it (proto/nng_door.h), but not forever.
+// nng's one reaper thread, held as a lost operation holds it (proto/nng/nng_door.h), but not forever.
 struct reaper {
     nng_socket served, dialled;
     _Atomic uint32_t pipe;

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "common/hash/hash.h"
-#include "proto/sp_reader.h"
+#include "proto/nng/sp_reader.h"
 
 static const uint8_t req[] = {0, 'S', 'P', 0, 0, PROTO_SP_REQ, 0, 0};
 

@@ -16,8 +16,8 @@
 #include <cmocka.h>
 
 #include "common/base/clock.h"
-#include "proto/nng_door.h"
-#include "proto/sp_reader.h"
+#include "proto/nng/nng_door.h"
+#include "proto/nng/sp_reader.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"

@@ -42,7 +42,8 @@ static void test_round_trip(void **state)
 {
     (void)state;
     struct proto_status a, b;
-    assert_int_equal(proto_status_set(&a, COMMON_FAILED_PRECONDITION, "HOLE", "layer %d has a hole", 3),
+    assert_int_equal(proto_status_set(&a, COMMON_FAILED_PRECONDITION, PROTO_REASON_HOLE,
+                                      "layer %d has a hole", 3),
                      COMMON_FAILED_PRECONDITION);
     a.session = 11;
     a.layer = 3;
@@ -53,7 +54,7 @@ static void test_round_trip(void **state)
     carry(&a, &b);
     assert_int_equal(b.code, COMMON_FAILED_PRECONDITION);
     assert_string_equal(b.message, "layer 3 has a hole");
-    assert_string_equal(b.reason, "HOLE");
+    assert_int_equal(b.reason, PROTO_REASON_HOLE);
     assert_int_equal(b.session, 11);
     assert_int_equal(b.layer, 3);
     assert_int_equal(b.chunk, 12);
@@ -62,11 +63,11 @@ static void test_round_trip(void **state)
     assert_int_equal(b.n_workers, 1);
     assert_string_equal(b.workers[0], "w1");
     // Setting again forgets the details; a status without any carries none.
-    proto_status_set(&a, COMMON_NOT_FOUND, NULL, "gone");
+    proto_status_set(&a, COMMON_NOT_FOUND, PROTO_REASON_NONE, "gone");
     carry(&a, &b);
     assert_int_equal(b.code, COMMON_NOT_FOUND);
     assert_int_equal(b.n_ranges + b.n_workers, 0);
-    assert_string_equal(b.reason, "");
+    assert_int_equal(b.reason, PROTO_REASON_NONE);
     proto_status_from_pb(NULL, &b);
     assert_int_equal(b.code, COMMON_OK);
     proto_status_pb_free(NULL);
@@ -76,7 +77,7 @@ static void test_more_than_fits(void **state)
 {
     (void)state;
     struct proto_status a, b;
-    proto_status_set(&a, COMMON_DATA_LOSS, "MISSING_RANGE", "%s", "");
+    proto_status_set(&a, COMMON_DATA_LOSS, PROTO_REASON_MISSING_RANGE, "%s", "");
     for (uint64_t i = 0; i < 40; i++)
         proto_status_add_range(&a, i * 100, 10);
     proto_status_add_range(&a, UINT64_MAX - 5, 10); // wraps: the last range ends at the end
@@ -97,7 +98,7 @@ static void test_a_range_before_the_last(void **state)
 {
     (void)state;
     struct proto_status a;
-    proto_status_set(&a, COMMON_DATA_LOSS, "MISSING_RANGE", "%s", "");
+    proto_status_set(&a, COMMON_DATA_LOSS, PROTO_REASON_MISSING_RANGE, "%s", "");
     for (uint64_t i = 0; i < PROTO_STATUS_RANGES; i++)
         proto_status_add_range(&a, 1000 + i * 100, 10);
     proto_status_add_range(&a, 5, 10);
@@ -112,7 +113,7 @@ static void test_no_memory(void **state)
 {
     (void)state;
     struct proto_status a, b;
-    proto_status_set(&a, COMMON_DATA_LOSS, "MISSING_RANGE", "tokens are gone");
+    proto_status_set(&a, COMMON_DATA_LOSS, PROTO_REASON_MISSING_RANGE, "tokens are gone");
     proto_status_add_range(&a, 1, 2);
     no_memory = true;
     Banyan__Pb__Status *pb = proto_status_to_pb(&a);
@@ -120,7 +121,7 @@ static void test_no_memory(void **state)
     proto_status_from_pb(pb, &b);
     proto_status_pb_free(pb);
     assert_int_equal(b.code, COMMON_UNAVAILABLE);
-    assert_string_equal(b.reason, "UNCONFIRMED");
+    assert_int_equal(b.reason, PROTO_REASON_UNCONFIRMED);
     assert_int_equal(b.n_ranges, 0);
     assert_non_null(strstr(b.message, "out of memory"));
 }
@@ -153,9 +154,43 @@ static void test_hostile_status(void **state)
     proto_status_from_pb(&status, &out);
     assert_int_equal(out.code, COMMON_UNKNOWN);
     assert_int_equal(strlen(out.message), COMMON_ERROR_BYTES - 1);
-    assert_int_equal(strlen(out.reason), 31);
+    assert_int_equal(out.reason, PROTO_REASON_NONE);
     assert_int_equal(out.n_ranges, 16);
     assert_int_equal(out.n_workers, PROTO_STATUS_WORKERS);
+}
+
+static enum proto_reason arrives(uint32_t number, const char *name)
+{
+    Banyan__Pb__Detail detail = BANYAN__PB__DETAIL__INIT, *details[] = {&detail};
+    Banyan__Pb__Status status = BANYAN__PB__STATUS__INIT;
+    struct proto_status out;
+    detail.number = number;
+    detail.reason = (char *)name;
+    status.code = COMMON_ABORTED;
+    status.n_details = 1;
+    status.details = details;
+    proto_status_from_pb(&status, &out);
+    return out.reason;
+}
+
+// Numbers count; names do where a peer sends no numbers; what is newer than this build is no reason.
+static void test_reasons_of_other_builds(void **state)
+{
+    (void)state;
+    for (uint32_t i = 1; i < PROTO_REASON_COUNT; i++) {
+        const char *name = proto_reason_name((enum proto_reason)i);
+        assert_true(*name != '\0');
+        assert_int_equal(arrives(i, name), i);
+        assert_int_equal(arrives(i, "RENAMED_SINCE"), i);
+        assert_int_equal(arrives(0, name), i);
+    }
+    assert_int_equal(arrives(0, ""), PROTO_REASON_NONE);
+    assert_int_equal(arrives(0, "NOT_YET_INVENTED"), PROTO_REASON_NONE);
+    assert_int_equal(arrives(PROTO_REASON_COUNT, "HOLE"), PROTO_REASON_NONE);
+    assert_int_equal(arrives(UINT32_MAX, "HOLE"), PROTO_REASON_NONE);
+    assert_string_equal(proto_reason_name(PROTO_REASON_NONE), "");
+    assert_string_equal(proto_reason_name(PROTO_REASON_COUNT), "");
+    assert_string_equal(proto_reason_name((enum proto_reason) - 1), "");
 }
 
 int main(void)
@@ -166,6 +201,7 @@ int main(void)
         cmocka_unit_test(test_a_range_before_the_last),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_hostile_status),
+        cmocka_unit_test(test_reasons_of_other_builds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

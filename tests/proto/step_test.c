@@ -197,7 +197,7 @@ static void serve_step(void *arg, struct proto_request *request)
     if (served->n_items > 1) {
         result->items[1].code = COMMON_DATA_LOSS;
         snprintf(result->items[1].message, sizeof result->items[1].message, "gone");
-        snprintf(result->items[1].reason, sizeof result->items[1].reason, "MISSING_RANGE");
+        result->items[1].reason = PROTO_REASON_MISSING_RANGE;
         snprintf(result->items[1].worker, sizeof result->items[1].worker, "w7");
     }
     result->n_traces = 2;
@@ -265,7 +265,7 @@ static void test_send_and_reply(void **state)
         assert_int_equal(answer.result->items[0].digest, 4711);
         assert_int_equal(answer.result->items[1].code, COMMON_DATA_LOSS);
         assert_string_equal(answer.result->items[1].message, "gone");
-        assert_string_equal(answer.result->items[1].reason, "MISSING_RANGE");
+        assert_int_equal(answer.result->items[1].reason, PROTO_REASON_MISSING_RANGE);
         assert_string_equal(answer.result->items[1].worker, "w7");
         assert_int_equal(answer.result->n_traces, 2);
         assert_string_equal(answer.result->traces[1].worker, "w1");

@@ -311,7 +311,7 @@ static void test_a_rank_that_vanishes_fails_the_step(void **state)
             assert_int_equal(outcome.code, COMMON_OK);
             for (uint32_t k = 0; k < N_SHAPES; k++) {
                 assert_int_equal(outcome.result->items[k].code, COMMON_UNAVAILABLE);
-                assert_string_equal(outcome.result->items[k].reason, "WORKER_LOST");
+                assert_int_equal(outcome.result->items[k].reason, PROTO_REASON_WORKER_LOST);
                 assert_string_equal(outcome.result->items[k].worker, ranks_name(gone));
                 assert_identity(step, k, &outcome); // no numbers without it
             }

@@ -65,7 +65,7 @@ void contribution_make(const struct proto_step *step, const struct script *scrip
         if (fails(script, rank, i)) {
             to->code = COMMON_OUT_OF_RANGE;
             snprintf(to->message, sizeof to->message, "rank %u cannot", rank);
-            snprintf(to->reason, sizeof to->reason, "HOLE");
+            to->reason = PROTO_REASON_HOLE;
             snprintf(to->worker, sizeof to->worker, "%s", ranks_name(rank));
             memset(out->partials->data + offset, 0xff, len); // must not be read
         } else {
@@ -98,7 +98,7 @@ static void fold(const struct proto_step *step, struct reduce_local *into, const
         } else if (a->code == COMMON_OK) {
             a->code = b->code;
             strcpy(a->message, b->message);
-            strcpy(a->reason, b->reason);
+            a->reason = b->reason;
             strcpy(a->worker, b->worker);
         }
         a->cover_tokens += b->cover_tokens;
@@ -153,7 +153,7 @@ void assert_expected(const struct proto_step *step, const struct reduce_outcome 
             fail_msg("item %u: %s, not %s: %s", i, common_code_name(got->code), common_code_name(want->code),
                      got->message);
         assert_string_equal(got->message, want->message);
-        assert_string_equal(got->reason, want->reason);
+        assert_int_equal(got->reason, want->reason);
         assert_string_equal(got->worker, want->worker);
         if (got->code == COMMON_OK) {
             assert_memory_equal(outcome->partials->data + offset, expected->partials->data + offset, len);

@@ -42,12 +42,12 @@ static void link_up(struct ranks *ranks)
 }
 
 static void assert_lost(const struct proto_step *step, const struct reduce_outcome *outcome,
-                        enum common_code code, const char *reason, uint32_t rank)
+                        enum common_code code, enum proto_reason reason, uint32_t rank)
 {
     assert_int_equal(outcome->code, COMMON_OK);
     for (uint32_t i = 0; i < step->n_items; i++) {
         assert_int_equal(outcome->result->items[i].code, code);
-        assert_string_equal(outcome->result->items[i].reason, reason);
+        assert_int_equal(outcome->result->items[i].reason, reason);
         assert_string_equal(outcome->result->items[i].worker, ranks_name(rank));
         assert_identity(step, i, outcome);
     }
@@ -107,7 +107,7 @@ static void test_a_full_queue_refuses(void **state)
         ranks_await_idle(ranks, 0, 3);
     }
     ranks_wait(calls[3], &outcome);
-    assert_lost(steps[3], &outcome, COMMON_RESOURCE_EXHAUSTED, "", 2);
+    assert_lost(steps[3], &outcome, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE, 2);
     outcome_clear(&outcome);
     for (uint32_t i = 3; i-- > 0;) { // those that wait first
         ranks_cancel(calls[i]);
@@ -176,7 +176,7 @@ static void test_an_answer_that_does_not_fit(void **state)
     script.wrong = 2;
     struct proto_step *step = step_new(1, &script, SHAPES, N_SHAPES);
     ranks_run(ranks, step, &outcome);
-    assert_lost(step, &outcome, COMMON_INTERNAL, "", 2);
+    assert_lost(step, &outcome, COMMON_INTERNAL, PROTO_REASON_NONE, 2);
     outcome_clear(&outcome);
     step_free(step);
     ranks_stop(ranks);
@@ -191,7 +191,7 @@ static void test_an_answer_with_bytes_behind_it(void **state)
     script.large = 2;
     struct proto_step *step = step_new(1, &script, SHAPES, N_SHAPES);
     ranks_run(ranks, step, &outcome);
-    assert_lost(step, &outcome, COMMON_INTERNAL, "", 2);
+    assert_lost(step, &outcome, COMMON_INTERNAL, PROTO_REASON_NONE, 2);
     outcome_clear(&outcome);
     step_free(step);
     ranks_stop(ranks);
@@ -209,7 +209,7 @@ static void test_the_first_failure_is_told(void **state)
     struct proto_step *step = step_new(1, &script, SHAPES, N_SHAPES);
     step->deadline_ns = common_clock_after(300 * COMMON_NS_PER_MS);
     ranks_run(ranks, step, &outcome);
-    assert_lost(step, &outcome, COMMON_INTERNAL, "", 2);
+    assert_lost(step, &outcome, COMMON_INTERNAL, PROTO_REASON_NONE, 2);
     outcome_clear(&outcome);
     step_free(step);
     ranks_stop(ranks);
@@ -244,7 +244,7 @@ static void test_a_silent_child_fails_at_the_deadline(void **state)
     struct proto_step *step = step_new(1, &script, SHAPES, N_SHAPES);
     step->deadline_ns = common_clock_after(300 * COMMON_NS_PER_MS);
     ranks_run(ranks, step, &outcome);
-    assert_lost(step, &outcome, COMMON_DEADLINE_EXCEEDED, "WORKER_LOST", 3);
+    assert_lost(step, &outcome, COMMON_DEADLINE_EXCEEDED, PROTO_REASON_WORKER_LOST, 3);
     outcome_clear(&outcome);
     step_free(step);
     ranks_stop(ranks);
@@ -263,7 +263,7 @@ static void test_a_frame_that_waits_fails_at_its_deadline(void **state)
     waiting->deadline_ns = common_clock_after(300 * COMMON_NS_PER_MS);
     struct ranks_call *first = ranks_begin(ranks, sent), *second = ranks_begin(ranks, waiting);
     ranks_wait(second, &outcome); // the first one keeps the credit
-    assert_lost(waiting, &outcome, COMMON_DEADLINE_EXCEEDED, "WORKER_LOST", 3);
+    assert_lost(waiting, &outcome, COMMON_DEADLINE_EXCEEDED, PROTO_REASON_WORKER_LOST, 3);
     outcome_clear(&outcome);
     ranks_cancel(first);
     ranks_wait(first, &outcome);
@@ -290,7 +290,7 @@ static void test_frames_that_wait_fail_with_their_link(void **state)
     for (uint32_t i = 0; i < 3; i++) {
         struct reduce_outcome outcome;
         ranks_wait(calls[i], &outcome);
-        assert_lost(steps[i], &outcome, COMMON_UNAVAILABLE, "WORKER_LOST", 3);
+        assert_lost(steps[i], &outcome, COMMON_UNAVAILABLE, PROTO_REASON_WORKER_LOST, 3);
         outcome_clear(&outcome);
         step_free(steps[i]);
     }
@@ -308,7 +308,7 @@ static void test_a_link_that_never_comes(void **state)
         struct reduce_outcome outcome;
         struct proto_step *step = step_new(i + 1, &script, SHAPES, N_SHAPES);
         ranks_run(ranks, step, &outcome);
-        assert_lost(step, &outcome, COMMON_UNAVAILABLE, "WORKER_LOST", 2);
+        assert_lost(step, &outcome, COMMON_UNAVAILABLE, PROTO_REASON_WORKER_LOST, 2);
         outcome_clear(&outcome);
         step_free(step);
     }

@@ -70,7 +70,7 @@ static uint64_t pin_lasts_ns(void)
 
 static bool may_be_refused(const banyan_error *error)
 {
-    bool forgotten = !strcmp(error->reason, "FORGOTTEN");
+    bool forgotten = error->reason == BANYAN_REASON_FORGOTTEN;
     bool over = it->stage <= PINNING && it->of->deleted;
     bool late = (it->stage == PINNING || it->stage == READING) && sim_clock() - it->used_ns >= pin_lasts_ns();
     switch ((int)error->code) {
@@ -80,7 +80,7 @@ static bool may_be_refused(const banyan_error *error)
         return (it->stage == PINNING && chaos_snapshot_cut()) ||
                (it->stage <= READING && chaos_snapshot_lost(it->of));
     case BANYAN_DATA_LOSS: // or rows are not what was sealed, or attached
-        if (!strcmp(error->reason, "HASH_MISMATCH"))
+        if (error->reason == BANYAN_REASON_HASH_MISMATCH)
             return chaos.flipped || (it->stage != READING && chaos.rotten);
         return chaos_snapshot_lost(it->of) || chaos_snapshot_lost(it->pin) || chaos_snapshot_lost(it->made) ||
                nothing_is_lost(error);
@@ -96,13 +96,13 @@ void chaos_snapshot_refused(const banyan_error *error)
     static const char *const stages[] = {"opened", "pinned", "read", "made", "filled"};
     if (chaos.verbose)
         printf("  %" PRIu64 " a snapshot is not %s: %s %s (%s)\n", sim_clock(), stages[it->stage],
-               banyan_code_name(error->code), error->message, error->reason);
+               banyan_code_name(error->code), error->message, banyan_reason_name(error->reason));
     it->again = chaos_passes((enum common_code)error->code);
     chaos.snapshots.refused++;
     if (chaos_snapshot_excused() || may_be_refused(error))
         return;
     fprintf(stderr, "session=%016" PRIx64 " it is not %s: %s %s (%s)\n", it->of->id, stages[it->stage],
-            banyan_code_name(error->code), error->message, error->reason);
+            banyan_code_name(error->code), error->message, banyan_reason_name(error->reason));
     chaos_violated(NULL, "a snapshot is refused");
 }
 

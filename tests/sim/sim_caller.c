@@ -8,7 +8,7 @@
 
 #include "client/lib/core/internal.h"
 #include "client/lib/core/wait.h"
-#include "proto/nng_probe.h"
+#include "proto/nng/nng_probe.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_event.h"
 

@@ -131,7 +131,7 @@ void sim_call_failed(struct sim_call *call, const Banyan__Pb__Status *status)
     proto_status_from_pb(status, &plain);
     call->code = plain.code;
     snprintf(call->text, sizeof call->text, "%s", plain.message);
-    snprintf(call->reason, sizeof call->reason, "%s", plain.reason);
+    snprintf(call->reason, sizeof call->reason, "%s", proto_reason_name(plain.reason));
     call->n_missing = plain.n_ranges;
     call->first_missing = plain.n_ranges ? plain.ranges[0].first : 0;
     call->count_missing = plain.n_ranges ? plain.ranges[0].count : 0;

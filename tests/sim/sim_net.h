@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The network of a simulation: in the place of proto's transports (proto/stream/, proto/sp_*.c,
-// proto/nng_channel.c). The common halves, rpc_channel.c and rpc_server.c, are the real ones, and so are
+// The network of a simulation: in the place of proto's transports (proto/stream/, proto/nng/sp_*.c,
+// proto/nng/nng_channel.c). The common halves, rpc_channel.c and rpc_server.c, are the real ones, and so are
 // frames and messages: what a handler sees was packed, copied and unpacked. A link joins a channel with a
 // server that listens on its endpoint, in this program; a one-way of a link is in order; nothing is delivered
 // on the stack of the sender.

@@ -81,7 +81,8 @@ void sim_serve(struct proto_request *request, bool authentic)
         rule->verdict = SIM_DO;
     if (now.verdict == SIM_FAIL) {
         struct proto_status status;
-        proto_status_set(&status, now.code, now.reason ? now.reason : "", "as the test orders");
+        proto_status_set(&status, now.code, proto_reason_of(0, now.reason ? now.reason : ""),
+                         "as the test orders");
         proto_request_fail_status(request, &status);
     } else if (now.verdict == SIM_TELL) {
         struct common_error err;

@@ -146,7 +146,8 @@ static bool take_frame(struct server_link *link, struct common_blob *blob, struc
         char text[160];
         snprintf(text, sizeof text, "a payload of %llu bytes is above this server's limit of %llu",
                  (unsigned long long)prefix.payload_len, (unsigned long long)server->payload_max);
-        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);
+        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                             text);
         return true;
     }
     common_list_push(&link->requests, &request->link);

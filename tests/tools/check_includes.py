@@ -52,6 +52,8 @@ ALLOWED = {
     # The transports have the calls above them by three headers.
     "proto/stream": {"common", "proto/banyan.pb-c.h", "proto/model", "proto/rights", "proto/wire", "proto/rpc/rpc.h",
                      "proto/rpc/transport.h", "proto/rpc/endpoint.h"},
+    "proto/nng": {"common", "proto/banyan.pb-c.h", "proto/model", "proto/rights", "proto/wire", "proto/stream", "proto/rpc/rpc.h",
+                  "proto/rpc/transport.h", "proto/rpc/endpoint.h"},
     "proto/rpc": {"common", "proto/banyan.pb-c.h", *(f"proto/{room}" for room in PROTO)},
     "kernels": {"common"},
     "reduce": {"common", "proto", "kernels/partial.h"},

@@ -29,6 +29,14 @@ typedef enum banyan_code { // codes
     BANYAN_NOT_FOUND =
         5, // no such session
 } banyan_code;
+typedef enum banyan_reason { // why
+    BANYAN_REASON_NONE = 0, // the code is enough
+    // DATA_LOSS: of a read:
+    // it differs. Then: attach (docs/x/hole.md).
+    // ABORTED, UNKNOWN: it came late. Then: try
+    // again.
+    BANYAN_REASON_HOLE = 7,
+} banyan_reason;
 // ---- sessions ----------
 // Opens it.
 BANYAN_API banyan_code banyan_session_open(banyan_client *client, uint64_t id, const char *name, banyan_session **out);
@@ -93,10 +101,15 @@ class Pages(Tree):
     def test_errors(self):
         files = {"client/banyan.h": HEADER, "docs/reference/exit-codes.md": "\n## banyanctl\n| code | m | c | w |\n|---|---|---|---|\n"
                  "| 0 | done | OK | |\n| 3 | no such | NOT_FOUND | |\n\n## x\n",
-                 "docs/reference/wire.md": "\n### Reasons\nText.\n\n| reason |\n|---|\n| HOLE ([above](#holes)) |\n"}
+                 "proto/model/reason.h": "X(HOLE, 7)"}
         text = self.page(page_errors, files)
         self.assertIn("| `NOT_FOUND` | 5 | 3 | no such session |", text)
-        self.assertIn("| HOLE ([how](wire.md#holes)) |", text)
+        self.assertIn("| `HOLE` | 7 | `DATA_LOSS` | of a read: it differs | attach (docs/x/hole.md) |\n"
+                      "| `HOLE` | 7 | ABORTED, UNKNOWN | it came late | try again |", text)
+        for wrong in ({"proto/model/reason.h": "X(HOLE, 7) X(NEW, 8)"}, {"proto/model/reason.h": "X(HOLE, 6)"},
+                      {"client/banyan.h": HEADER.replace(" Then: try\n    // again.", "")}):
+            with self.assertRaises(SystemExit, msg=str(wrong)[:80]):
+                self.page(page_errors, {**files, **wrong})
 
     def test_python(self):
         folder = "client/python/banyan"

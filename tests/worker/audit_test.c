@@ -35,7 +35,7 @@ static void on_reply(void *arg, const struct proto_reply *reply)
     if (reply->code != COMMON_OK) {
         struct proto_status status;
         proto_status_from_pb(reply->status, &status);
-        snprintf(got->reason, sizeof got->reason, "%s", status.reason);
+        snprintf(got->reason, sizeof got->reason, "%s", proto_reason_name(status.reason));
         return;
     }
     assert_int_equal(reply->message->n_tensors, 1);

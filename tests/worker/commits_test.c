@@ -425,7 +425,7 @@ static void an_append_that_is_taken_back_leaves_a_commit_its_rows(void **state)
     assert_int_equal(undo_append(&s, 9, 40), COMMON_OK);
     assert_int_equal(undo_append(&s, 9, 40), COMMON_OK); // once more
     assert_int_equal(cluster_step(&s.c, 0, step, &out), COMMON_OK);
-    assert_string_equal(out.result->items[0].reason, "OLD_WRITE"); // late
+    assert_int_equal(out.result->items[0].reason, PROTO_REASON_OLD_WRITE); // late
     outcome_free(&out);
     proto_step_free(step);
     assert_false(frozen(&s, 43));

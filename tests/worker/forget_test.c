@@ -78,7 +78,7 @@ static void attend(struct setup *s, uint64_t first, enum common_code want, const
     step_item(step, 0, WINDOWED, 1, first, 1, mine, CHUNKS);
     assert_int_equal(cluster_step(&s->c, 0, step, &out), COMMON_OK);
     assert_int_equal(out.result->items[0].code, want);
-    assert_string_equal(out.result->items[0].reason, reason);
+    assert_string_equal(proto_reason_name(out.result->items[0].reason), reason);
     outcome_free(&out);
     proto_step_free(step);
 }

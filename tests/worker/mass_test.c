@@ -35,7 +35,7 @@ static void on_reply(void *arg, const struct proto_reply *reply)
     if (reply->code != COMMON_OK) {
         struct proto_status status;
         proto_status_from_pb(reply->status, &status);
-        snprintf(got->reason, sizeof got->reason, "%s", status.reason);
+        snprintf(got->reason, sizeof got->reason, "%s", proto_reason_name(status.reason));
         return;
     }
     const Banyan__Pb__MassReply *body = (const Banyan__Pb__MassReply *)reply->message->body;

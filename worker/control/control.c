@@ -56,7 +56,7 @@ static void layout_answer(void *arg, struct proto_request *request, const struct
     reply.used_bytes = worker_store_total(worker->store);
     reply.put = put;
     if (failed) {
-        worker_fail(request, failed, "");
+        worker_fail(request, failed, PROTO_REASON_NONE);
         return;
     }
     if (body->tickets)
@@ -76,7 +76,7 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
     if (body->visit && body->term == worker->visit_term && body->visit < worker->visit) {
         common_error_set(&err, COMMON_ABORTED, "visit %" PRIu64 " is over: visit %" PRIu64 " has begun",
                          body->visit, worker->visit);
-        worker_fail(request, &err, "OLD_EPOCH");
+        worker_fail(request, &err, PROTO_REASON_OLD_EPOCH);
         return;
     }
     struct worker_session *known = worker_map_get(&worker->sessions, body->session);
@@ -87,11 +87,11 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
         common_error_set(&err, COMMON_ABORTED,
                          "rows of session %016" PRIx64 " are lost here: request its inventory",
                          body->session);
-        worker_fail(request, &err, "OLD_EPOCH");
+        worker_fail(request, &err, PROTO_REASON_OLD_EPOCH);
         return;
     }
     if (worker_session_layout(&worker->sessions, worker->store, body, &err) != COMMON_OK) {
-        worker_fail(request, &err, err.code == COMMON_ABORTED ? "OLD_EPOCH" : "");
+        worker_fail(request, &err, err.code == COMMON_ABORTED ? PROTO_REASON_OLD_EPOCH : PROTO_REASON_NONE);
         return;
     }
     worker_lost_comes(worker, body);
@@ -105,7 +105,7 @@ static void drop_answer(void *arg, struct proto_request *request, const struct c
     Banyan__Pb__SessionDropReply reply = BANYAN__PB__SESSION_DROP_REPLY__INIT;
     (void)arg;
     if (failed)
-        worker_fail(request, failed, "");
+        worker_fail(request, failed, PROTO_REASON_NONE);
     else
         proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
@@ -139,7 +139,7 @@ static void copy_answer(void *arg, struct proto_request *request, const struct c
     reply.hash = copied->hash;
     free(copied);
     if (failed)
-        worker_fail(request, failed, "");
+        worker_fail(request, failed, PROTO_REASON_NONE);
     else
         proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
@@ -190,7 +190,7 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
         return;
     }
     free(copied);
-    worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+    worker_fail(request, &err, code == COMMON_ABORTED ? PROTO_REASON_OLD_INCARNATION : PROTO_REASON_NONE);
 }
 
 void worker_handle_health(void *arg, struct proto_request *request)

@@ -229,7 +229,7 @@ static void page_kept(void *arg, struct proto_request *request, const struct com
     struct worker *worker = page->worker;
     bool stale = page->refused != refused(worker); // rows that it names may have been taken back since
     if (failed)
-        worker_fail(request, failed, "");
+        worker_fail(request, failed, PROTO_REASON_NONE);
     else if (!stale)
         proto_request_reply(request, &page->reply.base, NULL, 0, NULL, NULL);
     page_free(page);

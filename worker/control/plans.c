@@ -146,7 +146,7 @@ void worker_handle_plan_install(void *arg, struct proto_request *request)
         return;
     struct common_error err;
     if (plan_install(worker, body, &err) != COMMON_OK) {
-        worker_fail(request, &err, err.code == COMMON_ABORTED ? "OLD_EPOCH" : "");
+        worker_fail(request, &err, err.code == COMMON_ABORTED ? PROTO_REASON_OLD_EPOCH : PROTO_REASON_NONE);
         return;
     }
     Banyan__Pb__PlanInstallReply reply = BANYAN__PB__PLAN_INSTALL_REPLY__INIT;
@@ -185,7 +185,7 @@ bool worker_term_check(struct worker *worker, uint64_t term, struct proto_reques
     struct proto_status status;
     // Another worker's step of a term that is not known here is of a plan that is not, either.
     if (term > worker->term && proto_request_role(request) == BANYAN__PB__ROLE__ROLE_WORKER) {
-        proto_status_set(&status, COMMON_ABORTED, "OLD_PLAN",
+        proto_status_set(&status, COMMON_ABORTED, PROTO_REASON_OLD_PLAN,
                          "term %" PRIu64 " has not begun here: the coordinator must begin it", term);
         proto_request_fail_status(request, &status);
         return false;
@@ -198,7 +198,7 @@ bool worker_term_check(struct worker *worker, uint64_t term, struct proto_reques
         }
         return true;
     }
-    proto_status_set(&status, COMMON_ABORTED, "OLD_TERM",
+    proto_status_set(&status, COMMON_ABORTED, PROTO_REASON_OLD_TERM,
                      "term %" PRIu64 " is over: term %" PRIu64 " has begun", term, worker->term);
     proto_request_fail_status(request, &status);
     return false;

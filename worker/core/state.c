@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/core/state.h"
 
-void worker_fail(struct proto_request *request, const struct common_error *err, const char *reason)
+void worker_fail(struct proto_request *request, const struct common_error *err, enum proto_reason reason)
 {
     struct proto_status status;
     proto_status_set(&status, err->code, reason, "%s", err->message);

@@ -115,7 +115,7 @@ struct worker {
 };
 
 // Answers a failure with the reason that goes with its code (see docs/reference/wire.md), "" for none.
-void worker_fail(struct proto_request *request, const struct common_error *err, const char *reason);
+void worker_fail(struct proto_request *request, const struct common_error *err, enum proto_reason reason);
 
 void worker_hand_emptied(struct worker *worker); // after a step or a prepare has ended
 

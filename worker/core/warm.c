@@ -363,7 +363,7 @@ static void request_done(void *arg, const struct common_error *failed)
 {
     struct parked p = unpark(arg);
     if (failed)
-        worker_fail(p.request, failed, "");
+        worker_fail(p.request, failed, PROTO_REASON_NONE);
     else
         request_go_on(&p);
     worker_hand_emptied(p.worker);

@@ -120,7 +120,7 @@ static void prepare_kept(void *arg, struct proto_request *request, const struct 
     struct prepare *p = arg;
     if (failed) {
         let_go(p);
-        worker_fail(request, failed, "");
+        worker_fail(request, failed, PROTO_REASON_NONE);
     } else {
         COMMON_FAILPOINT("rows_prepared");
         proto_request_reply(request, &p->reply.base, NULL, 0, NULL, NULL);
@@ -141,7 +141,7 @@ static void prepare_answer(void *arg, bool complete)
     }
     if (worker_store_check(p->worker->store, &err) == COMMON_OK)
         common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a hash");
-    worker_fail(p->request, &err, "");
+    worker_fail(p->request, &err, PROTO_REASON_NONE);
     prepare_free(p);
 }
 
@@ -288,10 +288,10 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
         code = prepare_collect(p, session, body, &err);
     if (code != COMMON_OK) {
         worker_fail(request, &err,
-                    late                     ? "OLD_COMMIT"
-                    : forgotten              ? "FORGOTTEN"
-                    : code == COMMON_ABORTED ? "OLD_INCARNATION"
-                                             : "");
+                    late                     ? PROTO_REASON_OLD_COMMIT
+                    : forgotten              ? PROTO_REASON_FORGOTTEN
+                    : code == COMMON_ABORTED ? PROTO_REASON_OLD_INCARNATION
+                                             : PROTO_REASON_NONE);
         prepare_free(p);
     } else if (p->bytes <= HASH_INLINE_BYTES || worker->draining) {
         for (uint32_t i = 0; i < p->reply.n_chunks; i++)

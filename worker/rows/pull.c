@@ -48,7 +48,7 @@ struct pull {
     bool more;                    // it has something to ask for
     uint64_t bytes;
     struct common_error err; // the first failure; OK: none
-    const char *reason;
+    enum proto_reason reason;
     bool cancelled, over;
 };
 
@@ -121,7 +121,7 @@ static uint64_t sources_close(struct worker_pulls *pulls, uint64_t now, uint64_t
 
 // ---- the end of a pull --------------------------------------------------------------------------
 
-static void pull_fail(struct pull *p, const struct common_error *err, const char *reason)
+static void pull_fail(struct pull *p, const struct common_error *err, enum proto_reason reason)
 {
     if (p->err.code != COMMON_OK)
         return;
@@ -177,7 +177,7 @@ static struct worker_chunk *pull_chunk(struct pull *p, struct worker_session **s
         chunk = NULL;
     }
     if (!chunk)
-        pull_fail(p, &err, err.code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+        pull_fail(p, &err, err.code == COMMON_ABORTED ? PROTO_REASON_OLD_INCARNATION : PROTO_REASON_NONE);
     return chunk;
 }
 
@@ -234,7 +234,7 @@ static void read_done(void *arg, const struct proto_reply *reply)
         code = take_rows(p, &r, reply->message, &err);
     }
     if (code != COMMON_OK)
-        pull_fail(p, &err, code == COMMON_DATA_LOSS ? "HASH_MISMATCH" : "");
+        pull_fail(p, &err, code == COMMON_DATA_LOSS ? PROTO_REASON_HASH_MISMATCH : PROTO_REASON_NONE);
     if (!pulls->closing)
         pulls_pump(pulls);
 }
@@ -291,12 +291,12 @@ static bool read_send(struct pull *p, const struct piece *piece, uint64_t bytes)
                               .arg = r};
     if (!r) {
         common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a pull");
-        pull_fail(p, &err, "");
+        pull_fail(p, &err, PROTO_REASON_NONE);
         return false;
     }
     *r = *piece;
     if (proto_channel_call(p->source->channel, &call, NULL, &err) != COMMON_OK) {
-        pull_fail(p, &err, "");
+        pull_fail(p, &err, PROTO_REASON_NONE);
         free(r);
         return false;
     }
@@ -347,7 +347,7 @@ static void check_cancelled(struct pull *p)
     if (!p->cancelled && common_clock_ns() < proto_request_deadline(p->request))
         return;
     common_error_set(&err, COMMON_CANCELLED, "the caller has stopped waiting");
-    pull_fail(p, &err, "");
+    pull_fail(p, &err, PROTO_REASON_NONE);
 }
 
 // Nothing is left to ask for and nothing under way. A layout may have taken the chunk away meanwhile and given it back.
@@ -363,7 +363,7 @@ static void check_all(struct pull *p)
         return;
     common_error_set(&err, COMMON_UNAVAILABLE, "position %" PRIu64 " of layer %u is gone again", lacks.first,
                      lacks.layer);
-    pull_fail(p, &err, "");
+    pull_fail(p, &err, PROTO_REASON_NONE);
 }
 
 static bool may_read(const struct worker_pulls *pulls, uint64_t now)
@@ -445,7 +445,7 @@ void worker_pulls_free(struct worker_pulls *pulls)
     while (!common_list_empty(&pulls->list)) {
         struct pull *p = common_list_entry(pulls->list.next, struct pull, link);
         assert(p->reading == 0);
-        pull_fail(p, &err, "");
+        pull_fail(p, &err, PROTO_REASON_NONE);
         pull_end(p);
     }
     sources_close(pulls, UINT64_MAX, 0);
@@ -520,7 +520,7 @@ static enum common_code pull_make(struct worker *worker, const Banyan__Pb__Chunk
                        .first = body->first,
                        .ranges = ranges,
                        .n_ranges = body->n_ranges,
-                       .reason = ""};
+                       .reason = PROTO_REASON_NONE};
     *out = p;
     return COMMON_OK;
 }
@@ -549,7 +549,7 @@ void worker_handle_chunk_pull(void *arg, struct proto_request *request)
         return;
     enum common_code code = pull_make(worker, body, &p, &err);
     if (code != COMMON_OK) {
-        worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+        worker_fail(request, &err, code == COMMON_ABORTED ? PROTO_REASON_OLD_INCARNATION : PROTO_REASON_NONE);
         return;
     }
     struct worker_pulls *pulls = worker->pulls;

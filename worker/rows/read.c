@@ -49,13 +49,13 @@ static void bytes_sent(void *blob)
     common_blob_unref(blob);
 }
 
-static const char *reason_of(enum common_code code, const struct worker_rows *rows)
+static enum proto_reason reason_of(enum common_code code, const struct worker_rows *rows)
 {
     bool forgotten = rows->chunk && worker_chunk_forgotten(rows->chunk, rows->layer);
-    return code == COMMON_ABORTED               ? "OLD_INCARNATION"
-           : forgotten                          ? "FORGOTTEN"
-           : code == COMMON_FAILED_PRECONDITION ? "HOLE"
-                                                : "";
+    return code == COMMON_ABORTED               ? PROTO_REASON_OLD_INCARNATION
+           : forgotten                          ? PROTO_REASON_FORGOTTEN
+           : code == COMMON_FAILED_PRECONDITION ? PROTO_REASON_HOLE
+                                                : PROTO_REASON_NONE;
 }
 
 static void read_rows(struct worker *worker, struct proto_request *request,
@@ -88,7 +88,7 @@ static void read_rows(struct worker *worker, struct proto_request *request,
         common_blob_unref(blob);
         if (worker_store_check(worker->store, &err) == COMMON_OK)
             common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for rows to send");
-        worker_fail(request, &err, "");
+        worker_fail(request, &err, PROTO_REASON_NONE);
         return;
     }
     struct common_slice k = {blob->data, k_bytes}, v = {blob->data + k_bytes, v_bytes};
@@ -130,9 +130,10 @@ void worker_handle_client_read(void *arg, struct proto_request *request)
         arg, &body->ticket,
         &(struct worker_wanted){PROTO_TICKET_READ, body->session, body->first, body->count}, &ticket, &err);
     if (code != COMMON_OK) {
-        worker_fail(request, &err, code == COMMON_FAILED_PRECONDITION ? "OLD_TICKET" : "");
+        worker_fail(request, &err,
+                    code == COMMON_FAILED_PRECONDITION ? PROTO_REASON_OLD_TICKET : PROTO_REASON_NONE);
     } else if (check_forgotten(arg, body, ticket.incarnation, &err) != COMMON_OK) {
-        worker_fail(request, &err, "FORGOTTEN");
+        worker_fail(request, &err, PROTO_REASON_FORGOTTEN);
     } else {
         read_rows(arg, request, body, ticket.incarnation, worker_handle_client_read);
     }

@@ -126,7 +126,7 @@ static void put_answer(void *arg, struct proto_request *request, const struct co
     Banyan__Pb__ChunkPutReply reply = BANYAN__PB__CHUNK_PUT_REPLY__INIT;
     (void)arg;
     if (failed)
-        worker_fail(request, failed, "");
+        worker_fail(request, failed, PROTO_REASON_NONE);
     else
         proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
@@ -142,7 +142,7 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
     struct worker_session *session = NULL;
     struct worker_rows *pieces = NULL;
     uint32_t n = 0;
-    bool old_ticket = false; // a fresh one may help
+    bool old_ticket = false, differs = false; // of the first, a fresh one may help
     if (worker_kept_crowded(worker, request, worker_handle_chunk_put))
         return;
     enum common_code code = put_permitted(worker, body, &ticket, &err);
@@ -175,8 +175,11 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
         code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this put");
     if (code == COMMON_OK)
         code = worker_store_write(worker->store, pieces, n, WORKER_ROW_PUT, UINT64_MAX, &err);
-    if (code == COMMON_FAILED_PRECONDITION && pieces) // other bytes than those that are there
+    bool full = code == COMMON_RESOURCE_EXHAUSTED && pieces;
+    if (code == COMMON_FAILED_PRECONDITION && pieces) {
         forgotten = forgotten || body->first < worker_session_forgotten(session, body->layer);
+        differs = !forgotten && worker_store_differs(worker->store, pieces, n);
+    }
     COMMON_FAILPOINT("put_written");
     if (code == COMMON_OK)
         worker_attach_touch(worker, session, true);
@@ -190,10 +193,12 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
         if (old_ticket)
             common_log_debug("an old ticket: %s", err.message);
         worker_fail(request, &err,
-                    code == COMMON_ABORTED ? "OLD_INCARNATION"
-                    : old_ticket           ? "OLD_TICKET"
-                    : forgotten            ? "FORGOTTEN"
-                                           : "");
+                    code == COMMON_ABORTED ? PROTO_REASON_OLD_INCARNATION
+                    : old_ticket           ? PROTO_REASON_OLD_TICKET
+                    : forgotten            ? PROTO_REASON_FORGOTTEN
+                    : differs              ? PROTO_REASON_OTHER_BYTES
+                    : full                 ? PROTO_REASON_FULL
+                                           : PROTO_REASON_NONE);
         return;
     }
     worker_kept_answer(worker, request, body->session, body->first, body->count, put_answer, NULL);
@@ -317,7 +322,7 @@ static enum common_code commit_again(struct worker *worker, const Banyan__Pb__Ro
             *err = lacks;
         first = first == COMMON_OK ? code : first;
     }
-    proto_status_set(status, first, "", "%s", first == COMMON_OK ? "" : err->message);
+    proto_status_set(status, first, PROTO_REASON_NONE, "%s", first == COMMON_OK ? "" : err->message);
     if (first != COMMON_OK)
         name_lacking(session, body, status);
     return first;
@@ -349,7 +354,7 @@ void worker_handle_rows_commit(void *arg, struct proto_request *request)
         return;
     }
     if (code != COMMON_OK) {
-        worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+        worker_fail(request, &err, code == COMMON_ABORTED ? PROTO_REASON_OLD_INCARNATION : PROTO_REASON_NONE);
         return;
     }
     COMMON_FAILPOINT("rows_commit_done");
@@ -418,7 +423,7 @@ static void abort_answer(void *arg, struct proto_request *request, const struct 
     Banyan__Pb__RowsAbortReply reply = BANYAN__PB__ROWS_ABORT_REPLY__INIT;
     (void)arg;
     if (failed)
-        worker_fail(request, failed, "");
+        worker_fail(request, failed, PROTO_REASON_NONE);
     else
         proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
@@ -438,7 +443,8 @@ void worker_handle_rows_abort(void *arg, struct proto_request *request)
         settle_rows(worker, body->before, body->session, body->except, body->n_except);
     } else if (worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,
                                     body->first, body->count, &session, &err) != COMMON_OK) {
-        worker_fail(request, &err, err.code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+        worker_fail(request, &err,
+                    err.code == COMMON_ABORTED ? PROTO_REASON_OLD_INCARNATION : PROTO_REASON_NONE);
         return;
     } else {
         if (body->write) {

@@ -80,7 +80,7 @@ static void heal_end(struct sum *m)
     sums->healing = NULL;
 }
 
-static void sum_end(struct sum *m, const struct common_error *err, const char *reason)
+static void sum_end(struct sum *m, const struct common_error *err, enum proto_reason reason)
 {
     if (err) {
         worker_fail(m->request, err, reason);
@@ -133,7 +133,7 @@ static void layer_came(void *arg, const struct common_error *failed)
     struct worker_sums *sums = arg;
     sums->wait = NULL;
     if (failed)
-        sum_end(sums->at, failed, "");
+        sum_end(sums->at, failed, PROTO_REASON_NONE);
     else
         slice_next(sums->at, common_clock_ns());
     sums_pump(sums);
@@ -226,7 +226,7 @@ static void slice_take(struct worker_sums *sums)
     sums->failed = false;
     if (worker_store_check(sums->worker->store, &err) == COMMON_OK)
         common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a sum");
-    sum_end(m, &err, "");
+    sum_end(m, &err, PROTO_REASON_NONE);
 }
 
 static void slice_done(void *arg, bool complete)
@@ -336,14 +336,14 @@ static void slice_next(struct sum *m, uint64_t now)
             worker_hash_free(sums->worker->store, sums->pieces[i].hash);
         sums->n_pieces = 0;
         sum_end(m, &err,
-                err.code == COMMON_ABORTED               ? "OLD_INCARNATION"
-                : err.code == COMMON_FAILED_PRECONDITION ? "HOLE"
-                                                         : "");
+                err.code == COMMON_ABORTED               ? PROTO_REASON_OLD_INCARNATION
+                : err.code == COMMON_FAILED_PRECONDITION ? PROTO_REASON_HOLE
+                                                         : PROTO_REASON_NONE);
         return;
     }
     if (!sums->n_pieces) {
         if (!heal(m, chunk, session))
-            sum_end(m, NULL, "");
+            sum_end(m, NULL, PROTO_REASON_NONE);
         return;
     }
     m->bytes += bytes;
@@ -422,7 +422,7 @@ void worker_sums_free(struct worker_sums *sums)
     sums->wait = NULL;
     common_error_set(&err, COMMON_UNAVAILABLE, "worker %s is leaving", sums->worker->name);
     while (!common_list_empty(&sums->list))
-        sum_end(common_list_entry(sums->list.next, struct sum, link), &err, "");
+        sum_end(common_list_entry(sums->list.next, struct sum, link), &err, PROTO_REASON_NONE);
     common_timer_free(sums->timer);
     free(sums);
 }

@@ -20,7 +20,7 @@ static bool holds(const struct proto_append_run *run, uint32_t rank)
 static enum common_code append_pieces(struct worker *worker, const struct proto_step *step, uint32_t rank,
                                       const struct worker_session *session,
                                       const struct proto_step_item *item, struct worker_rows *pieces,
-                                      uint32_t *n, const char **reason, struct common_error *err)
+                                      uint32_t *n, enum proto_reason *reason, struct common_error *err)
 {
     const struct worker_shape *shape = session->spec->shape;
     size_t k_row = item->k_bytes / item->append_rows, v_row = item->v_bytes / item->append_rows;
@@ -38,7 +38,7 @@ static enum common_code append_pieces(struct worker *worker, const struct proto_
             return common_error_set(err, COMMON_INVALID_ARGUMENT, "the frame has no k and v for a holder");
         struct worker_chunk *chunk = worker_store_find(worker->store, run->chunk);
         if (!chunk || !worker_session_chunk(session, run->chunk, worker_chunk_first(chunk))) {
-            *reason = "COVERAGE";
+            *reason = PROTO_REASON_COVERAGE;
             return common_error_set(err, COMMON_DATA_LOSS, "chunk %" PRIu64 " is not held here", run->chunk);
         }
         uint64_t first = worker_chunk_first(chunk);
@@ -68,17 +68,21 @@ static bool any_forgotten(const struct worker_rows *pieces, uint32_t n)
 }
 
 static enum common_code store_rows(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
-                                   const char **reason, struct common_error *err)
+                                   enum proto_reason *reason, struct common_error *err)
 {
     enum common_code code = worker_store_write(store, pieces, n, WORKER_ROW_APPENDED, UINT64_MAX, err);
     if (code == COMMON_RESOURCE_EXHAUSTED)
-        *reason = "FULL";
+        *reason = PROTO_REASON_FULL;
+    else if (code == COMMON_FAILED_PRECONDITION && any_forgotten(pieces, n))
+        *reason = PROTO_REASON_FORGOTTEN;
+    else if (code == COMMON_FAILED_PRECONDITION && worker_store_differs(store, pieces, n))
+        *reason = PROTO_REASON_OTHER_BYTES;
     return code;
 }
 
 enum common_code worker_append_rows(struct worker *worker, const struct proto_step *step, uint32_t rank,
                                     struct worker_session *session, const struct proto_step_item *item,
-                                    uint32_t *appends, const char **reason, struct common_error *err)
+                                    uint32_t *appends, enum proto_reason *reason, struct common_error *err)
 {
     if (item->write == 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "an append needs a write sequence");
@@ -94,7 +98,7 @@ enum common_code worker_append_rows(struct worker *worker, const struct proto_st
     enum common_code code = append_pieces(worker, step, rank, session, item, pieces, &n, reason, err);
     if (code == COMMON_OK && older) {
         if (!worker_store_same(worker->store, pieces, n)) {
-            *reason = "OLD_WRITE";
+            *reason = PROTO_REASON_OLD_WRITE;
             code = common_error_set(err, COMMON_ABORTED, "write %" PRIu64 " was overtaken by write %" PRIu64,
                                     item->write,
                                     session->writes_over > session->write ? session->writes_over
@@ -110,8 +114,6 @@ enum common_code worker_append_rows(struct worker *worker, const struct proto_st
             code = worker_disk_append(worker->disk, session, item->layer, item->write, end, err);
         if (code == COMMON_OK)
             code = store_rows(worker->store, pieces, n, reason, err);
-        if (code == COMMON_FAILED_PRECONDITION && any_forgotten(pieces, n))
-            *reason = "FORGOTTEN";
         COMMON_FAILPOINT("append_written");
         if (code == COMMON_OK && n > 0)
             worker_appended_stored(session, item->layer, item->write, end);

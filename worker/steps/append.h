@@ -18,6 +18,6 @@ struct worker;
 // the rows are forgotten; RESOURCE_EXHAUSTED, reason FULL where there is no room for the rows: another worker may have it.
 enum common_code worker_append_rows(struct worker *worker, const struct proto_step *step, uint32_t rank,
                                     struct worker_session *session, const struct proto_step_item *item,
-                                    uint32_t *appends, const char **reason, struct common_error *err);
+                                    uint32_t *appends, enum proto_reason *reason, struct common_error *err);
 
 #endif

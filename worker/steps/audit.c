@@ -102,7 +102,7 @@ static void audit_done(void *arg, bool complete)
     let_go(a);
     if (!complete) {
         common_error_set(&err, COMMON_CANCELLED, "cancelled by the caller");
-        worker_fail(request, &err, "");
+        worker_fail(request, &err, PROTO_REASON_NONE);
         audit_free(a);
         return;
     }
@@ -159,7 +159,7 @@ static enum common_code check_shape(struct worker_audit *a, const struct worker_
 }
 
 static enum common_code find_chunk(struct worker_audit *a, const struct worker_session *session, size_t i,
-                                   const char **reason, struct common_error *err)
+                                   enum proto_reason *reason, struct common_error *err)
 {
     const Banyan__Pb__AuditChunk *wanted = a->body->chunks[i];
     const struct worker_session_chunk *entry = worker_session_chunk(session, wanted->chunk, wanted->first);
@@ -172,12 +172,12 @@ static enum common_code find_chunk(struct worker_audit *a, const struct worker_s
     if (wanted->rows < 1 || wanted->rows > session->spec->shape->chunk_tokens)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "rows of a chunk out of range");
     if (worker_chunk_forgotten(entry->chunk, a->source)) {
-        *reason = "FORGOTTEN";
+        *reason = PROTO_REASON_FORGOTTEN;
         return common_error_set(err, COMMON_FAILED_PRECONDITION, "layer %u of chunk %" PRIu64 " is forgotten",
                                 a->source, wanted->chunk);
     }
     if (worker_chunk_ready(entry->chunk, a->source) < wanted->rows) {
-        *reason = "HOLE";
+        *reason = PROTO_REASON_HOLE;
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                 "%u rows of layer %u of chunk %" PRIu64 " are not all here", wanted->rows,
                                 a->source, wanted->chunk);
@@ -201,8 +201,8 @@ static uint64_t head_bytes(const struct worker_form *form, uint32_t rows)
 }
 
 // Room for the answer, for runs, and for a copy where a device has the rows.
-static enum common_code take_room(struct worker_audit *a, const struct worker_form *form, const char **reason,
-                                  struct common_error *err)
+static enum common_code take_room(struct worker_audit *a, const struct worker_form *form,
+                                  enum proto_reason *reason, struct common_error *err)
 {
     struct worker *worker = a->worker;
     bool there = worker_store_device(worker->store) != NULL;
@@ -216,7 +216,7 @@ static enum common_code take_room(struct worker_audit *a, const struct worker_fo
     uint64_t room =
         worker->flight_limit > worker->flight_bytes ? worker->flight_limit - worker->flight_bytes : 0;
     if (bytes > room) {
-        *reason = "LIMIT";
+        *reason = PROTO_REASON_LIMIT;
         worker->flight_refused++;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "worker %s has reached its limit of %" PRIu64
@@ -272,21 +272,22 @@ static enum common_code lay_out(struct worker_audit *a, const struct worker_form
 
 // IN_PROGRESS: some of its rows, in *wants, are on the disk alone.
 static enum common_code audit_begin(struct worker_audit *a, const struct proto_message *message,
-                                    struct worker_wants *wants, const char **reason, struct common_error *err)
+                                    struct worker_wants *wants, enum proto_reason *reason,
+                                    struct common_error *err)
 {
     struct worker *worker = a->worker;
     struct worker_session *session;
     if (worker->draining)
         return common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
     if (worker->n_audits >= WORKER_AUDITS_MAX) {
-        *reason = "LIMIT";
+        *reason = PROTO_REASON_LIMIT;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "worker %s is busy with other audits",
                                 worker->name);
     }
     enum common_code code =
         worker_session_find(&worker->sessions, a->body->session, a->body->incarnation, &session, err);
     if (code == COMMON_ABORTED)
-        *reason = "OLD_INCARNATION";
+        *reason = PROTO_REASON_OLD_INCARNATION;
     if (code == COMMON_OK)
         code = check_shape(a, session, message, err);
     if (code != COMMON_OK)
@@ -316,7 +317,7 @@ void worker_handle_audit(void *arg, struct proto_request *request)
     const struct proto_message *message = proto_request_message(request);
     const Banyan__Pb__AuditRequest *body = (const Banyan__Pb__AuditRequest *)message->body;
     struct common_error err;
-    const char *reason = "";
+    enum proto_reason reason = PROTO_REASON_NONE;
     if (!worker_term_check(worker, body->term, request))
         return;
     struct worker_audit *a = calloc(1, sizeof *a);

@@ -12,11 +12,11 @@
 #include "worker/core/state.h"
 
 void worker_item_fail(const struct worker *worker, struct proto_step_result_item *item, enum common_code code,
-                      const char *reason, const char *text)
+                      enum proto_reason reason, const char *text)
 {
     item->code = code;
     snprintf(item->message, sizeof item->message, "%s: %.180s", worker->name, text);
-    snprintf(item->reason, sizeof item->reason, "%s", reason);
+    item->reason = reason;
     snprintf(item->worker, sizeof item->worker, "%s", worker->name);
 }
 
@@ -27,10 +27,10 @@ static void check_cover(const struct worker *worker, const struct proto_step_ite
     char text[192];
     if (result->code == COMMON_NOT_FOUND) { // the coordinator has the session: a member has lost it
         result->code = COMMON_DATA_LOSS;
-        snprintf(result->reason, sizeof result->reason, "COVERAGE");
+        result->reason = PROTO_REASON_COVERAGE;
     }
     if (result->code == COMMON_UNAVAILABLE) // the coordinator knows which ranges
-        snprintf(result->reason, sizeof result->reason, "MISSING_RANGE");
+        result->reason = PROTO_REASON_MISSING_RANGE;
     if (result->code != COMMON_OK)
         return;
     if (result->cover_tokens != item->cover_tokens || result->cover_sum != item->cover_sum) {
@@ -38,11 +38,11 @@ static void check_cover(const struct worker *worker, const struct proto_step_ite
                  "%" PRIu64 " tokens were covered where the layout has %" PRIu64
                  ", or different ones: a chunk is missing, stale or counted twice",
                  result->cover_tokens, item->cover_tokens);
-        worker_item_fail(worker, result, COMMON_DATA_LOSS, "COVERAGE", text);
+        worker_item_fail(worker, result, COMMON_DATA_LOSS, PROTO_REASON_COVERAGE, text);
     } else if (result->appends != item->cover_appends) {
         snprintf(text, sizeof text, "%u copies of appended rows were stored where the layout has %u",
                  result->appends, item->cover_appends);
-        worker_item_fail(worker, result, COMMON_DATA_LOSS, "COVERAGE", text);
+        worker_item_fail(worker, result, COMMON_DATA_LOSS, PROTO_REASON_COVERAGE, text);
     }
 }
 
@@ -72,7 +72,8 @@ struct common_blob *worker_finish(struct worker *worker, const struct proto_step
         struct worker_session *session = worker_map_get(&worker->sessions, item->session);
         check_cover(worker, item, r);
         if (r->code == COMMON_OK && !session)
-            worker_item_fail(worker, r, COMMON_NOT_FOUND, "", "the session was dropped meanwhile");
+            worker_item_fail(worker, r, COMMON_NOT_FOUND, PROTO_REASON_NONE,
+                             "the session was dropped meanwhile");
         if (r->code == COMMON_OK) {
             struct kernels_partial view;
             const struct proto_layer layer = proto_spec_layer(session->spec->pb, item->layer);

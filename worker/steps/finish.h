@@ -14,7 +14,7 @@ struct worker;
 
 // The item has failed here, with this code and reason.
 void worker_item_fail(const struct worker *worker, struct proto_step_result_item *item, enum common_code code,
-                      const char *reason, const char *text);
+                      enum proto_reason reason, const char *text);
 
 // o and lse of all items, in this order, zeros where one failed; `result` points to them, and says which failed. partials:
 // those of all items, row after row. NULL: no memory.

@@ -118,7 +118,7 @@ static void mass_let_go(struct worker_mass *m)
     worker_hand_emptied(worker);
 }
 
-static void mass_end(struct worker_mass *m, const struct common_error *err, const char *reason)
+static void mass_end(struct worker_mass *m, const struct common_error *err, enum proto_reason reason)
 {
     struct proto_request *request = m->request;
     mass_set_state(m, MASS_OVER);
@@ -198,19 +198,20 @@ static enum common_code add_part(struct worker_mass *m, const struct worker_sess
 }
 
 static enum common_code find_session(const struct worker_mass *m, struct worker_session **out,
-                                     const char **reason, struct common_error *err)
+                                     enum proto_reason *reason, struct common_error *err)
 {
     enum common_code code = worker_session_find(&m->worker->sessions, m->session, m->incarnation, out, err);
     if (code == COMMON_ABORTED)
-        *reason = "OLD_INCARNATION";
+        *reason = PROTO_REASON_OLD_INCARNATION;
     if (code != COMMON_OK || ((*out)->epoch == m->epoch && !(*out)->short_of_rows))
         return code;
-    *reason = "OLD_EPOCH";
+    *reason = PROTO_REASON_OLD_EPOCH;
     return common_error_set(err, COMMON_ABORTED, "epoch %" PRIu64 " here, %" PRIu64 " in the call",
                             (*out)->epoch, m->epoch);
 }
 
-static enum common_code round_lay_out(struct worker_mass *m, const char **reason, struct common_error *err)
+static enum common_code round_lay_out(struct worker_mass *m, enum proto_reason *reason,
+                                      struct common_error *err)
 {
     struct worker *worker = m->worker;
     struct worker_session *session;
@@ -225,7 +226,7 @@ static enum common_code round_lay_out(struct worker_mass *m, const char **reason
     uint64_t room =
         worker->flight_limit > worker->flight_bytes ? worker->flight_limit - worker->flight_bytes : 0;
     if (fit * each > room) {
-        *reason = "LIMIT";
+        *reason = PROTO_REASON_LIMIT;
         worker->flight_refused++;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "worker %s has reached its limit of %" PRIu64
@@ -239,7 +240,7 @@ static enum common_code round_lay_out(struct worker_mass *m, const char **reason
     for (uint64_t i = 0; i < fit && code == COMMON_OK; i++)
         code = add_part(m, session, m->partials->data + i * each, err);
     if (code == COMMON_FAILED_PRECONDITION)
-        *reason = "FORGOTTEN";
+        *reason = PROTO_REASON_FORGOTTEN;
     m->round_bytes = fit * each + worker_compute_bytes(m->compute);
     worker->flight_bytes += m->round_bytes;
     return code;
@@ -266,7 +267,7 @@ static void team_done(void *arg, bool complete)
         return;
     }
     common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for masses");
-    mass_end(m, &err, "");
+    mass_end(m, &err, PROTO_REASON_NONE);
 }
 
 static void team_task(void *arg, uint32_t task, void *scratch)
@@ -283,7 +284,7 @@ static void device_done(void *arg, enum common_code code, const struct common_er
         return;
     }
     struct common_error why = *err;
-    mass_end(m, &why, "");
+    mass_end(m, &why, PROTO_REASON_NONE);
 }
 
 static void mass_compute(struct worker_mass *m)
@@ -326,7 +327,7 @@ static bool mass_waits(struct worker_mass *m)
 {
     struct worker_session *session;
     struct common_error err;
-    const char *reason;
+    enum proto_reason reason;
     struct worker_wants wants = {0};
     if (m->waited_in_vain || find_session(m, &session, &reason, &err) != COMMON_OK)
         return false;
@@ -348,18 +349,18 @@ static void mass_proceed(void *arg)
 {
     struct worker_mass *m = arg;
     struct common_error err;
-    const char *reason = "";
+    enum proto_reason reason = PROTO_REASON_NONE;
     if (m->cancelled) {
         common_error_set(&err, COMMON_CANCELLED, "cancelled by the caller");
-        mass_end(m, &err, "");
+        mass_end(m, &err, PROTO_REASON_NONE);
     } else if (m->worker->draining) {
         common_error_set(&err, COMMON_UNAVAILABLE, "worker %s is leaving", m->worker->name);
-        mass_end(m, &err, "");
+        mass_end(m, &err, PROTO_REASON_NONE);
     } else if (common_clock_ns() >= m->deadline_ns) {
         common_error_set(&err, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the computation began");
-        mass_end(m, &err, "");
+        mass_end(m, &err, PROTO_REASON_NONE);
     } else if (m->row == m->rows || m->n_bins == 0) {
-        mass_end(m, NULL, "");
+        mass_end(m, NULL, PROTO_REASON_NONE);
     } else if (mass_waits(m)) {
         return;
     } else if (round_lay_out(m, &reason, &err) != COMMON_OK) {
@@ -440,7 +441,7 @@ static enum common_code check_shape(struct worker_mass *m, const Banyan__Pb__Mas
 }
 
 static enum common_code mass_begin(struct worker_mass *m, const Banyan__Pb__MassRequest *body,
-                                   const struct proto_message *message, const char **reason,
+                                   const struct proto_message *message, enum proto_reason *reason,
                                    struct common_error *err)
 {
     struct worker *worker = m->worker;
@@ -463,7 +464,7 @@ static enum common_code mass_begin(struct worker_mass *m, const Banyan__Pb__Mass
     uint64_t room =
         worker->flight_limit > worker->flight_bytes ? worker->flight_limit - worker->flight_bytes : 0;
     if (worker->n_masses >= WORKER_MASSES_MAX || m->out_bytes > room) {
-        *reason = "LIMIT";
+        *reason = PROTO_REASON_LIMIT;
         worker->flight_refused++;
         m->out_bytes = 0;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
@@ -483,7 +484,7 @@ void worker_handle_mass(void *arg, struct proto_request *request)
     const struct proto_message *message = proto_request_message(request);
     const Banyan__Pb__MassRequest *body = (const Banyan__Pb__MassRequest *)message->body;
     struct common_error err;
-    const char *reason = "";
+    enum proto_reason reason = PROTO_REASON_NONE;
     if (!worker_term_check(worker, body->term, request))
         return;
     struct worker_mass *m = calloc(1, sizeof *m);

@@ -172,7 +172,8 @@ static void step_reply(struct worker_step *s, struct common_blob *blob, struct p
     proto_step_reply(request, result, answer_sent, answer);
 }
 
-static void step_fail(struct worker_step *s, enum common_code code, const char *reason, const char *text)
+static void step_fail(struct worker_step *s, enum common_code code, enum proto_reason reason,
+                      const char *text)
 {
     struct proto_status status;
     struct proto_request *request = s->request;
@@ -202,9 +203,10 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
     if (outcome->code != COMMON_OK) {
         bool overtaken = outcome->code == COMMON_CANCELLED && s->request;
         if (overtaken)
-            step_fail(s, COMMON_ABORTED, "OLD_PLAN", "the plan was replaced or dropped during the step");
+            step_fail(s, COMMON_ABORTED, PROTO_REASON_OLD_PLAN,
+                      "the plan was replaced or dropped during the step");
         else if (s->request)
-            step_fail(s, outcome->code, "", outcome->text);
+            step_fail(s, outcome->code, PROTO_REASON_NONE, outcome->text);
     } else if (s->self == 0) {
         struct common_blob *blob =
             worker_finish(s->worker, s->step, s->plan_digest, outcome->partials, outcome->result);
@@ -213,7 +215,8 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
             step_reply(s, blob, outcome->result);
         } else {
             proto_step_result_free(outcome->result);
-            step_fail(s, COMMON_RESOURCE_EXHAUSTED, "", "the system has no memory for an answer");
+            step_fail(s, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                      "the system has no memory for an answer");
         }
     } else {
         bool sent = outcome->partials && !reduce_result_empty(outcome->result);
@@ -249,7 +252,7 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
 static void step_cancelled(void *arg) // the caller vanished, or has no more time
 {
     struct worker_step *s = arg;
-    step_fail(s, COMMON_CANCELLED, "", "cancelled by the caller");
+    step_fail(s, COMMON_CANCELLED, PROTO_REASON_NONE, "cancelled by the caller");
     s->engine->cancel(s->op); // ends in step_done
 }
 
@@ -257,7 +260,7 @@ static void step_cancelled(void *arg) // the caller vanished, or has no more tim
 
 // Everything of an item that needs the loop thread: checks, append, and what will be computed.
 static enum common_code take_item(struct worker_step *s, uint32_t i, const struct kernels_partial *out,
-                                  const char **reason, struct common_error *err)
+                                  enum proto_reason *reason, struct common_error *err)
 {
     const struct proto_step_item *item = &s->step->items[i];
     struct proto_step_result_item *result = &s->result->items[i];
@@ -266,17 +269,17 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
         return common_error_set(err, COMMON_NOT_FOUND, "session %016" PRIx64 " is unknown here",
                                 item->session);
     if (session->incarnation != item->incarnation) {
-        *reason = "OLD_INCARNATION";
+        *reason = PROTO_REASON_OLD_INCARNATION;
         return common_error_set(err, COMMON_ABORTED, "incarnation %" PRIu64 " here, %" PRIu64 " in the step",
                                 session->incarnation, item->incarnation);
     }
     if (session->epoch != item->epoch) {
-        *reason = "OLD_EPOCH";
+        *reason = PROTO_REASON_OLD_EPOCH;
         return common_error_set(err, COMMON_ABORTED, "epoch %" PRIu64 " here, %" PRIu64 " in the step",
                                 session->epoch, item->epoch);
     }
     if (session->short_of_rows) {
-        *reason = "OLD_EPOCH";
+        *reason = PROTO_REASON_OLD_EPOCH;
         return common_error_set(err, COMMON_ABORTED, "rows of session %016" PRIx64 " are lost here",
                                 item->session);
     }
@@ -286,14 +289,14 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
     bool cold = worker_any_cold(s->worker);
     if (cold && s->step->quick && worker_item_cold(s->worker, s->step, item)) { // before anything is stored
         worker_item_ahead(s->worker, item);
-        *reason = "COLD";
+        *reason = PROTO_REASON_COLD;
         return common_error_set(err, COMMON_ABORTED,
                                 "rows of layer %u are being read from the worker's --store", item->layer);
     }
     if (cold)
         worker_item_ahead(s->worker, item);
     if (s->step->quick && item->n_append && worker_disk_slow(s->worker->disk)) { // likewise
-        *reason = "COLD";
+        *reason = PROTO_REASON_COLD;
         return common_error_set(
             err, COMMON_ABORTED,
             "the worker's --store is slow: a frame that others share does not wait for it");
@@ -328,7 +331,7 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
         return code;
     }
     if (code == COMMON_FAILED_PRECONDITION)
-        *reason = "FORGOTTEN";
+        *reason = PROTO_REASON_FORGOTTEN;
     if (code == COMMON_RESOURCE_EXHAUSTED && s->why.code != COMMON_OK)
         common_error_set(err, code, "%.300s", s->why.message);
     if (first) // no other attempt has stored it, which may have been acknowledged
@@ -344,7 +347,7 @@ static void take_items(struct worker_step *s)
         const struct proto_step_item *item = &s->step->items[i];
         struct kernels_partial out;
         struct common_error err;
-        const char *reason = "";
+        enum proto_reason reason = PROTO_REASON_NONE;
         uint8_t *block = s->partials->data + offset;
         kernels_partial_view(block, item->rows, item->q_heads, item->v_dim, &out);
         kernels_partial_pad(block, item->rows, item->q_heads, item->v_dim);
@@ -385,7 +388,7 @@ static void drop_item(struct worker_step *s, uint32_t i, uint8_t *block, const s
     struct kernels_partial out;
     kernels_partial_view(block, item->rows, item->q_heads, item->v_dim, &out);
     kernels_partial_reset(&out);
-    worker_item_fail(s->worker, &s->result->items[i], err->code, "FULL", err->message);
+    worker_item_fail(s->worker, &s->result->items[i], err->code, PROTO_REASON_FULL, err->message);
     s->result->items[i].appends = 0;
     if (s->fresh && s->fresh[i] && session->incarnation == item->incarnation)
         worker_appended_settle(session, item->layer, item->write);
@@ -461,7 +464,7 @@ static void team_task(void *arg, uint32_t task, void *scratch)
 
 static void give_up(struct worker_step *s, enum common_code code, const char *text)
 {
-    step_fail(s, code, "", text);
+    step_fail(s, code, PROTO_REASON_NONE, text);
     s->engine->cancel(s->op); // ends in step_done
 }
 
@@ -645,13 +648,13 @@ static void step_proceed(struct worker_step *s, bool may_wait)
 
 static enum common_code step_admit(struct worker *worker, const struct proto_step *step,
                                    const struct worker_plan **plan, size_t *partial_bytes,
-                                   const char **reason, struct common_error *err)
+                                   enum proto_reason *reason, struct common_error *err)
 {
     if (worker->draining)
         return common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
     *plan = worker_map_get(&worker->plans, step->plan);
     if (!*plan || (*plan)->epoch != step->plan_epoch) {
-        *reason = "OLD_PLAN";
+        *reason = PROTO_REASON_OLD_PLAN;
         return common_error_set(err, COMMON_ABORTED,
                                 "plan %016" PRIx64 " at epoch %" PRIu64 " is not installed here", step->plan,
                                 step->plan_epoch);
@@ -660,14 +663,14 @@ static enum common_code step_admit(struct worker *worker, const struct proto_ste
         worker->flight_limit > worker->flight_bytes ? worker->flight_limit - worker->flight_bytes : 0;
     // Twice: the partials, and the answer that is made of them.
     if (worker->n_steps >= WORKER_STEPS_MAX) {
-        *reason = "LIMIT";
+        *reason = PROTO_REASON_LIMIT;
         worker->steps_refused++;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "worker %s has reached its limit of %u steps at once", worker->name,
                                 WORKER_STEPS_MAX);
     }
     if (!reduce_partials_bytes(step, room / 2, partial_bytes)) {
-        *reason = "LIMIT";
+        *reason = PROTO_REASON_LIMIT;
         worker->flight_refused++;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "worker %s has reached its limit of %" PRIu64
@@ -718,11 +721,11 @@ void worker_handle_step(void *arg, struct proto_request *request)
     struct proto_step *step = NULL;
     const struct worker_plan *plan = NULL;
     struct common_error err;
-    const char *reason = "";
+    enum proto_reason reason = PROTO_REASON_NONE;
     size_t partial_bytes = 0;
     if (proto_step_decode(proto_request_message(request), proto_request_deadline(request), &step, &err) !=
         COMMON_OK) {
-        worker_fail(request, &err, "");
+        worker_fail(request, &err, PROTO_REASON_NONE);
         return;
     }
     if (!worker_term_check(worker, step->term, request)) {
@@ -747,7 +750,7 @@ void worker_handle_step(void *arg, struct proto_request *request)
     s->arrived_ns = proto_request_arrived(request);
     s->spans = worker_spans_new(worker, step);
     if (s->engine->begin(plan->group, step, step_done, s, &s->op, &err) != COMMON_OK) {
-        step_fail(s, err.code, "", err.message);
+        step_fail(s, err.code, PROTO_REASON_NONE, err.message);
         step_export(s);
         step_set_state(s, STEP_OVER);
         step_free(s);

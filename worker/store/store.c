@@ -596,6 +596,24 @@ bool worker_store_same(struct worker_store *store, const struct worker_rows *pie
     return true;
 }
 
+bool worker_store_differs(struct worker_store *store, const struct worker_rows *pieces, uint32_t n)
+{
+    struct common_error err;
+    for (uint32_t i = 0; i < n; i++) {
+        if (worker_store_load(store, pieces[i].chunk, pieces[i].layer, &err) != COMMON_OK)
+            continue;
+        for (uint32_t r = 0; r < pieces[i].count; r++) {
+            const uint8_t *k, *v;
+            uint32_t row = pieces[i].row + r;
+            piece_row(&pieces[i], r, &k, &v);
+            if (worker_chunk_row(pieces[i].chunk, pieces[i].layer, row) != WORKER_ROW_FORGOTTEN &&
+                row_judge(pieces[i].chunk, pieces[i].layer, row, k, v, UINT64_MAX) == VERDICT_REFUSE)
+                return true;
+        }
+    }
+    return false;
+}
+
 // ---- uncommitted rows ---------------------------------------------------------------------------
 
 // Pages and blocks without a row, and a layer without any.

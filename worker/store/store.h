@@ -186,6 +186,8 @@ enum common_code worker_store_write(struct worker_store *store, const struct wor
                                     enum worker_row to, uint64_t replace_from, struct common_error *err);
 // Whether all of these rows are there, APPENDED or COMMITTED, with these very bytes.
 bool worker_store_same(struct worker_store *store, const struct worker_rows *pieces, uint32_t n);
+// Whether other bytes are why worker_store_write has just refused them: another writer was there first.
+bool worker_store_differs(struct worker_store *store, const struct worker_rows *pieces, uint32_t n);
 
 // Each changes the rows of the range that are in the state that it is about, and leaves others alone.
 void worker_chunk_prepare(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);

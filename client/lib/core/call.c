@@ -107,6 +107,14 @@ static void explain(const struct client_call *call, const struct proto_reply *re
     } else {
         client_error_set(error, (banyan_code)reply->code, "cannot reach the worker: %s", reply->text);
     }
+    if (reply->status || reply->code == COMMON_CANCELLED)
+        return;
+    if (reply->reason != PROTO_REASON_NONE)
+        error->reason = (banyan_reason)reply->reason;
+    else if (call->lost)
+        error->reason = coordinator ? BANYAN_REASON_UNREACHABLE : BANYAN_REASON_WORKER_LOST;
+    else if (reply->code == COMMON_DEADLINE_EXCEEDED)
+        error->reason = BANYAN_REASON_NO_ANSWER;
 }
 
 static void send_call(struct client_call *call);

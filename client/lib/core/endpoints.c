@@ -90,6 +90,12 @@ bool client_endpoints_several(const struct banyan_client *client)
     return client->endpoints->n > 1;
 }
 
+static bool uses_tls(const char *endpoint)
+{
+    struct proto_endpoint where;
+    return proto_endpoint_parse(endpoint, &where, NULL) == COMMON_OK && where.tls;
+}
+
 banyan_code client_endpoints_open(struct banyan_client *client, const struct proto_channel_options *options,
                                   client_moved_fn moved, banyan_error *error)
 {
@@ -113,10 +119,15 @@ banyan_code client_endpoints_open(struct banyan_client *client, const struct pro
         code = proto_channel_open(client->loop, list.endpoints[all->n], &with, &one->channel, &err);
     }
     client->channel = all->at[0].channel;
+    bool tls = code != COMMON_OK && code != COMMON_RESOURCE_EXHAUSTED && uses_tls(list.endpoints[all->n - 1]);
     if (code == COMMON_OK && all->n > 1)
         code = common_timer_new(client->loop, probe, all, &all->timer);
-    if (code != COMMON_OK)
-        return client_error_set(error, (banyan_code)code, "%s", *err.message ? err.message : "out of memory");
+    if (code != COMMON_OK) {
+        client_error_set(error, (banyan_code)code, "%s", *err.message ? err.message : "out of memory");
+        if (error && tls)
+            error->reason = BANYAN_REASON_TLS;
+        return (banyan_code)code;
+    }
     if (all->timer)
         common_timer_start(all->timer, PROBE_NS, true);
     return BANYAN_OK;

@@ -12,12 +12,21 @@ _Static_assert((int)BANYAN_UNAUTHENTICATED == (int)COMMON_UNAUTHENTICATED &&
                    (int)BANYAN_ABORTED == (int)COMMON_ABORTED &&
                    (int)BANYAN_OUT_OF_RANGE == (int)COMMON_OUT_OF_RANGE,
                "codes are the same numbers everywhere");
+#define SAME(name, number)                                                                                   \
+    _Static_assert((int)BANYAN_REASON_##name == (number), "reasons are the same numbers everywhere");
+PROTO_REASONS(SAME)
+#undef SAME
 _Static_assert(sizeof((banyan_error *)0)->ranges / sizeof(banyan_range) >= PROTO_STATUS_RANGES,
                "all ranges fit");
 
 const char *banyan_code_name(banyan_code code)
 {
     return common_code_name((enum common_code)code);
+}
+
+const char *banyan_reason_name(banyan_reason reason)
+{
+    return proto_reason_name((enum proto_reason)reason);
 }
 
 const char *banyan_version(void)
@@ -55,7 +64,7 @@ void client_error_from_pb(const Banyan__Pb__Status *status, banyan_error *error)
     memset(error, 0, sizeof *error);
     error->code = (banyan_code)plain.code;
     client_copy_text(error->message, sizeof error->message, plain.message);
-    client_copy_text(error->reason, sizeof error->reason, plain.reason);
+    error->reason = (banyan_reason)plain.reason;
     error->retry_ns = plain.retry_ns;
     if (plain.n_workers > 0)
         client_copy_text(error->worker, sizeof error->worker, plain.workers[0]);

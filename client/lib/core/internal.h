@@ -34,7 +34,7 @@ static inline uint64_t client_mute_ns(const char *endpoint)
     return strncmp(endpoint, "nng", 3) == 0 ? CLIENT_MUTE_NNG_NS : CLIENT_MUTE_NS;
 }
 
-#define CLIENT_ENDPOINT_DEFAULT "nng+tcp://127.0.0.1:7411"
+#define CLIENT_ENDPOINT_DEFAULT "tcp://127.0.0.1:7412"
 
 struct client_call;
 struct client_endpoints;

@@ -215,7 +215,7 @@ static void pause_attach(struct attach *a)
 static bool ticket_refused(const banyan_error *error)
 {
     return error->code == BANYAN_ABORTED || error->code == BANYAN_PERMISSION_DENIED ||
-           strcmp(error->reason, "OLD_TICKET") == 0;
+           error->reason == BANYAN_REASON_OLD_TICKET;
 }
 
 static void judge_failure(struct attach *a, struct attach_put *put, banyan_code code, bool lost,
@@ -228,7 +228,7 @@ static void judge_failure(struct attach *a, struct attach_put *put, banyan_code 
     struct range again = put->range;
     again.again = true;
     bool late = common_clock_left(a->deadline_ns) == 0;
-    bool moved = strcmp(error->reason, "OLD_TICKET") == 0; // while holders come and go, more than once
+    bool moved = error->reason == BANYAN_REASON_OLD_TICKET; // while holders come and go, more than once
     if (ticket_refused(error) && !put->range.again && !late) {
         push_todo(a, again);
     } else if ((moved || lost || code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED) && !late) {

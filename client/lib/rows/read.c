@@ -261,7 +261,7 @@ static banyan_code take_rows(struct reading *r, const struct span *span, uint64_
         client_error_set(error, BANYAN_DATA_LOSS,
                          "rows from position %llu of layer %u differ from the worker's memory",
                          (unsigned long long)span->first, r->layer);
-        client_copy_text(error->reason, sizeof error->reason, "HASH_MISMATCH");
+        error->reason = BANYAN_REASON_HASH_MISMATCH;
         return BANYAN_DATA_LOSS;
     }
     client_seals_add(r->session->seals, r->layer, span->first, span->count, sum, seal);
@@ -282,7 +282,7 @@ static bool may_help(const banyan_error *error, const struct span *span)
     case BANYAN_RESOURCE_EXHAUSTED: // there, or here
         return span->tries == 0;
     case BANYAN_FAILED_PRECONDITION:
-        return strcmp(error->reason, "FORGOTTEN") != 0;
+        return error->reason != BANYAN_REASON_FORGOTTEN;
     default:
         return false;
     }

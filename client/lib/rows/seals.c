@@ -106,7 +106,7 @@ banyan_code client_seals_check(const struct banyan_session *session, banyan_erro
                          (unsigned long long)i * seals->chunk_tokens,
                          (unsigned long long)(i + 1) * seals->chunk_tokens - 1);
         if (error)
-            client_copy_text(error->reason, sizeof error->reason, "HASH_MISMATCH");
+            error->reason = BANYAN_REASON_HASH_MISMATCH;
         return BANYAN_DATA_LOSS;
     }
     return BANYAN_OK;

@@ -372,7 +372,7 @@ static void fail_items(struct client_attend *a)
     fail_all(a->items, a->n_items, &a->error);
     if (!a->appends || !is_open(a))
         return;
-    client_copy_text(a->error.reason, sizeof a->error.reason, "UNCONFIRMED");
+    a->error.reason = BANYAN_REASON_UNCONFIRMED;
     for (size_t i = 0; i < a->n_items; i++)
         if (a->items[i].k)
             set_item_error(&a->items[i], &a->error);

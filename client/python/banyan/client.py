@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from . import arrays, programs
+from . import arrays
 from . import info as infos
 from . import spec as specs
 from ._abi import ffi, lib
-from .errors import BanyanError, Closed, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable, from_c, raise_c
+from .errors import AlreadyExists, BanyanError, Closed, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable, from_c, raise_c
 from .guard import Guard
 from .items import Answer, Call, Item
 from .spec import Spec
@@ -54,13 +54,45 @@ def _name(text: str | None) -> Any:
     return ffi.NULL if text is None else ffi.new("char[]", text.encode())
 
 
+Progress = Callable[[int, int], object]
+
+
+def _path(path: str | os.PathLike[str]) -> Any:
+    return ffi.new("char[]", os.fsencode(os.path.abspath(path)))
+
+
+@contextlib.contextmanager
+def _reported(options: Any, progress: Progress | None) -> Iterator[None]:
+    """Around a call with these options: calls progress; what it raises ends the call and is raised here."""
+    raised: list[BaseException] = []
+
+    def report(_arg: Any, done: int, total: int) -> bool:
+        if progress is not None:  # else it is there for interrupts, which Python raises on this thread
+            progress(done, total)
+        return True
+
+    def failed(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+        raised.append(error)
+
+    callback = ffi.callback("bool(void *, uint64_t, uint64_t)", report, error=False, onerror=failed)
+    options.progress = callback
+    try:
+        yield
+    except BanyanError as error:
+        if raised:
+            raise raised[0] from None
+        if error.reason == "FILE" and not isinstance(error, (AlreadyExists, InvalidArgument)):
+            raise OSError(error.message) from None
+        raise
+
+
 class Client:
     """A connection to a coordinator. Thread-safe; a call releases the interpreter's lock while it waits.
 
     Args:
-        endpoint: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency); if the coordinator may run at
+        endpoint: "tcp://127.0.0.1:7412", "nng+tcp://…" or "unix:///path" (lowest latency); if the coordinator may run at
             several addresses, all of them: "tcp://a:7412,tcp://b:7412". None: the environment's BANYAN_ENDPOINT, else
-            "nng+tcp://127.0.0.1:7411".
+            "tcp://127.0.0.1:7412".
         token_file: the file with the token, if the coordinator requires one.
         tls_ca: CA certificates to trust, for "tls://host:7413" and "nng+tls://name:7414".
         tls_cert, tls_key: the client's certificate and its key, if the cluster requires one.
@@ -85,11 +117,7 @@ class Client:
         calls_max: int = 0,
     ) -> None:
         self._guard = Guard("client")
-        self._where = ["--endpoint", endpoint] if endpoint is not None else []
         files = {"token_file": token_file, "tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
-        for name, path in files.items():
-            self._where += [f"--{name.replace('_', '-')}", path] if path is not None else []
-        self._where += ["--timeout", f"{max(1, int(min(timeout, 1e6) * 1000))}ms"]
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._tags = itertools.count(1)
@@ -191,24 +219,23 @@ class Client:
         self.call(lib.banyan_session_open, self._c, session if by_id else 0, ffi.NULL if by_id else _name(str(session)), out)
         return Session(self, out[0])
 
-    def _ctl(self, *arguments: str) -> Any:
-        with self._guard.entered():  # of this process, and not closed; what goes on then does not keep it from being closed
-            pass
-        return programs.ctl(*self._where, *arguments)
-
     def restore(
         self, path: str | os.PathLike[str], name: str | None = None, *, replicas: int | None = None, members: int | None = None,
-        chunk_tokens: int | None = None, ttl: float | None = None,
+        chunk_tokens: int | None = None, ttl: float | None = None, progress: Progress | None = None,
     ) -> Session:  # fmt: skip
         """Creates a session from a folder written by Session.snapshot, in this or another cluster.
 
         It has all of the snapshot's tokens and its floor, or it is not created. Arguments that are None are as in the snapshot.
-        InvalidArgument: the snapshot is damaged or invalid; OSError: it cannot be read. Runs banyanctl, as Session.snapshot does.
+        progress: as in Session.snapshot. InvalidArgument: the snapshot is damaged or invalid; OSError: it cannot be read.
         """
-        given = {"name": name, "replicas": replicas, "members": members, "chunk-tokens": chunk_tokens}
-        more = [f"--{option}={value}" for option, value in given.items() if value is not None]
-        more += [f"--ttl={int(ttl * 1000)}ms"] if ttl is not None else []
-        return self.open(int(self._ctl("session", "restore", os.path.abspath(path), *more)["session"], 16))
+        options, c_name = ffi.new("banyan_restore_options *"), _name(name)
+        options.name = c_name
+        options.replicas, options.members, options.chunk_tokens = replicas or 0, members or 0, chunk_tokens or 0
+        options.idle_ttl_ns = 0 if ttl is None else int(ttl * 1e9)
+        out = ffi.new("banyan_session **")
+        with _reported(options, progress):
+            self.call(lib.banyan_session_restore, self._c, _path(path), options, out, ffi.NULL)
+        return Session(self, out[0])
 
     def sessions(self) -> list[infos.SessionInfo]:
         """Lists all sessions, without their layers."""
@@ -593,17 +620,20 @@ class Session:
         finally:
             lib.banyan_session_info_free(out)
 
-    def snapshot(self, path: str | os.PathLike[str], *, zstd: bool = False) -> infos.Snapshot:
+    def snapshot(self, path: str | os.PathLike[str], *, zstd: bool = False, progress: Progress | None = None) -> infos.Snapshot:
         """Writes the tokens that all layers have, and the spec, to a new folder while the session stays in use.
 
-        The folder appears only when all of it is on disk. zstd: compress each file. OSError: it cannot be written.
-        FailedPrecondition: the folder exists. If the session has forgotten rows, the snapshot has the others and the floor.
-        Runs banyanctl from the wheel (else from BANYAN_BIN or PATH); blocks until it has ended.
+        The folder appears only when all of it is on disk. If the session has forgotten rows, it has the
+        others and the floor. zstd: compress each file. progress: called with the bytes that are done and all
+        bytes, on this thread, several times a second; an exception that it raises, and an interrupt, ends the
+        snapshot, and nothing is left of it. AlreadyExists: something is at the path. OSError: it cannot be
+        written.
         """
-        with self.guard.entered():
-            pass
-        more = ["--zstd"] if zstd else []
-        return infos.snapshot(self.client._ctl("session", "snapshot", f"0x{self.id:016x}", os.path.abspath(path), *more))
+        options, out = ffi.new("banyan_snapshot_options *"), ffi.new("banyan_snapshot *")
+        options.zstd = zstd
+        with _reported(options, progress):
+            self._call(lib.banyan_session_snapshot, self._c, _path(path), options, out)
+        return infos.snapshot(os.path.abspath(path), out)
 
     def delete(self) -> None:
         """Deletes the session and all its data, and closes this handle."""

@@ -14,7 +14,8 @@ class BanyanError(Exception):
     Attributes:
         code: the canonical code, such as "NOT_FOUND".
         message: one sentence that says what to do.
-        reason: the machine-readable reason, such as "HOLE" or "MISSING_RANGE"; "" if there is none.
+        reason: why, for programs, such as "HOLE" or "MISSING_RANGE": docs/reference/errors.md has all of
+            them. "" if the code is enough.
         ranges: token ranges concerned, as (first, count).
         worker: the worker concerned, or "".
         retry_after: reason QUOTA, for a rate: after how many seconds the call may succeed; 0.0 if unknown.
@@ -134,7 +135,7 @@ def from_c(code: int, error: Any) -> BanyanError:
     return by_code(name)(
         ffi.string(error.message).decode(errors="replace") or name,
         code=name,
-        reason=ffi.string(error.reason).decode(errors="replace"),
+        reason=str(ffi.string(lib.banyan_reason_name(error.reason)).decode()),
         ranges=tuple((error.ranges[i].first, error.ranges[i].count) for i in range(min(error.n_ranges, 16))),
         worker=ffi.string(error.worker).decode(errors="replace"),
         retry_after=error.retry_ns / 1e9,

@@ -443,8 +443,8 @@ class Snapshot:
     forgotten: int
 
 
-def snapshot(said: dict[str, Any]) -> Snapshot:
+def snapshot(path: str, c: Any) -> Snapshot:
     return Snapshot(
-        path=said["path"], tokens=said["tokens"], longest_layer=said["longest_layer"], files=said["files"], bytes=said["bytes"],
-        stored_bytes=said["stored_bytes"], forgotten=said["forgotten"],
+        path=path, tokens=c.tokens, longest_layer=c.longest_layer, files=c.files, bytes=c.bytes, stored_bytes=c.stored_bytes,
+        forgotten=c.forgotten,
     )  # fmt: skip

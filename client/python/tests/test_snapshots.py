@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 import time
 
 import numpy as np
@@ -21,7 +23,7 @@ def test_snapshots(client, rng, tmp_path):
     made = session.snapshot(tmp_path / "plain")
     assert made.path == str(tmp_path / "plain") and made.tokens == made.longest_layer == 100
     assert made.files == 2 and made.bytes == k.nbytes * 2 + v.nbytes * 2 and made.stored_bytes >= made.bytes
-    with pytest.raises(banyan.FailedPrecondition, match="already exists"):
+    with pytest.raises(banyan.AlreadyExists, match="already exists"):
         session.snapshot(tmp_path / "plain")
     packed = session.snapshot(tmp_path / "packed", zstd=True)
     assert packed.bytes == made.bytes and packed.stored_bytes != made.stored_bytes
@@ -123,8 +125,41 @@ def test_other_readers_open_a_snapshot(client, rng, tmp_path, kv_type, read):
             assert got.tobytes() == want.tobytes()
 
 
-def test_a_snapshot_without_banyanctl(client, rng, tmp_path, monkeypatch):
-    session = filled(client, rng, 10)[0]
-    monkeypatch.setenv("BANYAN_BIN", str(tmp_path))
-    with pytest.raises(banyan.Unavailable, match="banyanctl was not found"):
-        session.snapshot(tmp_path / "s")
+def test_progress(client, rng, tmp_path):
+    session, k, v = filled(client, rng, 100)
+    seen = []
+    made = session.snapshot(tmp_path / "s", progress=lambda done, total: seen.append((done, total)))
+    assert seen[0] == (0, made.bytes) and seen[-1] == (made.bytes, made.bytes) and seen == sorted(seen)
+    again = []
+    client.restore(tmp_path / "s", progress=lambda *at: again.append(at)).delete()
+    assert again[0] == (0, made.bytes) and again == sorted(again)
+    assert again[-1] == (made.bytes, made.bytes)
+
+
+@pytest.mark.parametrize("why", [KeyboardInterrupt, ValueError])
+def test_an_exception_ends_it(client, rng, tmp_path, why):
+    session = filled(client, rng, 100)[0]
+    session.snapshot(tmp_path / "whole")
+    there = {s.id for s in client.sessions()}
+
+    def end(done, total):
+        raise why("enough")
+
+    with pytest.raises(why, match="enough"):
+        session.snapshot(tmp_path / "part", progress=end)
+    with pytest.raises(why, match="enough"):
+        client.restore(tmp_path / "whole", progress=end)
+    assert {s.id for s in client.sessions()} == there
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+
+
+def test_ctrl_c_ends_it(client, rng, tmp_path):
+    session = filled(client, rng, 100)[0]
+
+    def slow(done, total):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        session.snapshot(tmp_path / "part", progress=slow)
+    assert not list(tmp_path.iterdir())

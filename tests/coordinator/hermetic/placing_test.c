@@ -45,7 +45,7 @@ static void a_refused_place_takes_no_memory(void **state)
     OK(sim_open(cluster->client, created->session, 0, CHUNKS * CHUNK));
     struct sim_call *past = sim_open(cluster->client, created->session, CHUNKS * CHUNK, CHUNKS * CHUNK);
     ENDS(COMMON_RESOURCE_EXHAUSTED, past); // so the promises of the first do count
-    assert_string_equal(past->reason, "LIMIT");
+    assert_string_equal(past->reason, "FULL");
     sim_cluster_free(cluster);
 }
 

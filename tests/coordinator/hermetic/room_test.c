@@ -84,7 +84,7 @@ static void when_all_are_full_the_append_fails(void **state)
         struct sim_call *append = sim_append(cluster->client, session, 0, 32, 20, 7);
         ENDS(COMMON_RESOURCE_EXHAUSTED, append);
         assert_true(sim_append_refused(append));
-        assert_string_equal(append->reason, "LIMIT");
+        assert_string_equal(append->reason, "FULL");
         assert_non_null(strstr(append->text, "--memory"));
         assert_int_equal(length_of(cluster, session), 32);
         READS(cluster, session, 32, 32);
@@ -161,7 +161,7 @@ static void who_takes_no_layout_is_passed_over(void **state)
         struct sim_call *append = sim_append(cluster->client, created->session, 0, 0, 20, 2);
         if (refuse == 3) {
             ENDS(COMMON_RESOURCE_EXHAUSTED, append);
-            assert_string_equal(append->reason, "LIMIT");
+            assert_string_equal(append->reason, "FULL");
             sim_advance(COMMON_NS_PER_S);
             append = sim_append(cluster->client, created->session, 0, 0, 20, 2);
         }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The spec of 'session create --spec': JSON becomes a banyan_spec. Types and lengths are checked here, values
-// by the coordinator.
+// JSON becomes a banyan_spec. Types and lengths are checked here, values by the coordinator.
+#include "client/snapshot/spec_json.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "client/ctl/spec.h"
 
 #define KINDS_MAX  64
 #define LAYERS_MAX 1024
 #define HEADS_MAX  1024
 
-struct ctl_spec_file { // what a spec that was read points to
+struct snapshot_spec_memory { // what a spec that was read points to
     banyan_kind kinds[KINDS_MAX];
     uint32_t layer_kind[LAYERS_MAX], shares[LAYERS_MAX];
     float *sinks[LAYERS_MAX];
@@ -18,7 +17,7 @@ struct ctl_spec_file { // what a spec that was read points to
     uint32_t n_lists;
 };
 
-void ctl_spec_file_free(struct ctl_spec_file *file)
+void snapshot_spec_free(struct snapshot_spec_memory *file)
 {
     for (uint32_t i = 0; file && i < file->n_lists; i++)
         free(file->lists[i]);
@@ -67,7 +66,7 @@ static bool read_flag(const json_t *object, const char *key, bool *out, const ch
 }
 
 // A list of n numbers; null among them is -inf. NULL where there is none.
-static bool read_floats(struct ctl_spec_file *file, const json_t *list, uint32_t n, const char *key,
+static bool read_floats(struct snapshot_spec_memory *file, const json_t *list, uint32_t n, const char *key,
                         const float **out, const char **wrong)
 {
     *out = NULL;
@@ -90,7 +89,8 @@ static bool read_floats(struct ctl_spec_file *file, const json_t *list, uint32_t
     return ok;
 }
 
-static bool read_kind(struct ctl_spec_file *file, const json_t *from, banyan_kind *kind, const char **wrong)
+static bool read_kind(struct snapshot_spec_memory *file, const json_t *from, banyan_kind *kind,
+                      const char **wrong)
 {
     if (!json_is_object(from)) {
         *wrong = "kinds";
@@ -128,7 +128,7 @@ static bool read_layers(const json_t *from, const char *key, uint32_t layers, ui
     return ok;
 }
 
-static bool read_layer_sinks(struct ctl_spec_file *file, const json_t *from, banyan_spec *spec,
+static bool read_layer_sinks(struct snapshot_spec_memory *file, const json_t *from, banyan_spec *spec,
                              const char **wrong)
 {
     const json_t *list = json_object_get(from, "layer_sinks");
@@ -146,7 +146,8 @@ static bool read_layer_sinks(struct ctl_spec_file *file, const json_t *from, ban
     return ok;
 }
 
-static bool read_kinds(struct ctl_spec_file *file, const json_t *from, banyan_spec *spec, const char **wrong)
+static bool read_kinds(struct snapshot_spec_memory *file, const json_t *from, banyan_spec *spec,
+                       const char **wrong)
 {
     const json_t *kinds = json_object_get(from, "kinds");
     if (!json_is_array(kinds) || json_array_size(kinds) < 1 || json_array_size(kinds) > KINDS_MAX) {
@@ -165,7 +166,8 @@ static bool read_kinds(struct ctl_spec_file *file, const json_t *from, banyan_sp
            read_layer_sinks(file, from, spec, wrong);
 }
 
-static bool read_alike(struct ctl_spec_file *file, const json_t *from, banyan_spec *spec, const char **wrong)
+static bool read_alike(struct snapshot_spec_memory *file, const json_t *from, banyan_spec *spec,
+                       const char **wrong)
 {
     banyan_kind kind = {.q_heads = 0};
     if (!read_kind(file, from, &kind, wrong) ||
@@ -185,11 +187,12 @@ static bool read_alike(struct ctl_spec_file *file, const json_t *from, banyan_sp
     return true;
 }
 
-static bool read_spec(struct ctl_spec_file *file, const json_t *from, banyan_spec *spec, const char **wrong)
+static bool read_spec(struct snapshot_spec_memory *file, const json_t *from, banyan_spec *spec,
+                      const char **wrong)
 {
     const json_t *type = json_object_get(from, "kv_type");
     spec->kv_type = !type                  ? BANYAN_BF16
-                    : json_is_string(type) ? ctl_type_parse(json_string_value(type))
+                    : json_is_string(type) ? snapshot_type_parse(json_string_value(type))
                                            : (banyan_kv_type)0;
     if (!json_is_object(from))
         *wrong = "the whole";
@@ -210,29 +213,13 @@ static bool read_spec(struct ctl_spec_file *file, const json_t *from, banyan_spe
                                           : read_alike(file, from, spec, wrong);
 }
 
-struct ctl_spec_file *ctl_spec_parse(const json_t *from, banyan_spec *spec, const char **wrong)
+struct snapshot_spec_memory *snapshot_spec_parse(const json_t *from, banyan_spec *spec, const char **wrong)
 {
-    struct ctl_spec_file *file = calloc(1, sizeof *file);
+    struct snapshot_spec_memory *file = calloc(1, sizeof *file);
     *wrong = NULL;
     *spec = (banyan_spec){.layers = 1};
     if (file && read_spec(file, from, spec, wrong))
         return file;
-    ctl_spec_file_free(file);
+    snapshot_spec_free(file);
     return NULL;
-}
-
-enum ctl_exit ctl_spec_read(const char *path, banyan_spec *spec, struct ctl_spec_file **out)
-{
-    json_error_t error;
-    const char *wrong;
-    json_t *from = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!from)
-        return ctl_say(CTL_FILE, "--spec: %.200s:%d: %.150s", path, error.line, error.text);
-    *out = ctl_spec_parse(from, spec, &wrong);
-    json_decref(from);
-    if (*out)
-        return CTL_OK;
-    return wrong ? ctl_say(CTL_REFUSED, "--spec: %.200s: '%s' is wrong, or its list has the wrong length",
-                           path, wrong)
-                 : ctl_say(CTL_INTERNAL, "out of memory");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/nng_probe.h"
+#include "proto/nng/nng_probe.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/sp_link.h"
+#include "proto/nng/sp_link.h"
 
 #include <stdio.h>
 #include <stdlib.h>

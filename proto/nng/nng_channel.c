@@ -16,11 +16,11 @@
 // cancelled.
 //
 // nng connects again only once its reaper has destroyed the lost connection, and the reaper can be stuck for
-// good (proto/nng_door.h), without a word: the news that the connection is gone comes from the reaper, too.
-// So while calls are out, the channel asks the kernel whether the connection stands. One that has been gone
-// for LOST_NS without another in its place ends the calls with UNAVAILABLE and gives the channel a socket of
-// its own again: connecting for the first time needs no reaper. A socket that has never connected is left
-// alone, so a server that is away costs one socket and no more.
+// good (proto/nng/nng_door.h), without a word: the news that the connection is gone comes from the reaper,
+// too. So while calls are out, the channel asks the kernel whether the connection stands. One that has been
+// gone for LOST_NS without another in its place ends the calls with UNAVAILABLE and gives the channel a
+// socket of its own again: connecting for the first time needs no reaper. A socket that has never connected
+// is left alone, so a server that is away costs one socket and no more.
 #include <assert.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -33,7 +33,7 @@
 
 #include "common/base/clock.h"
 #include "common/log/log.h"
-#include "proto/nng_door.h"
+#include "proto/nng/nng_door.h"
 #include "proto/rpc/transport.h"
 
 // More outstanding requests on one socket cost quadratic time in nng (20,000: 2.8 s); the others wait in the

@@ -22,8 +22,8 @@
 
 #include "common/base/list.h"
 #include "common/loop/loop.h"
+#include "proto/nng/sp_reader.h"
 #include "proto/rpc/transport.h"
-#include "proto/sp_reader.h"
 #include "proto/stream/acceptor.h"
 #include "proto/stream/stream_link.h"
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "proto/sp_link.h"
+#include "proto/nng/sp_link.h"
 
 static void crowd_out(struct proto_sp_link *link, const char *why)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/sp_link.h"
+#include "proto/nng/sp_link.h"
 
 enum { LEAD_MAX = 8 + 4 * PROTO_SP_TRACE_MAX };
 
@@ -162,13 +162,15 @@ void proto_sp_serve(struct proto_sp_link *link)
     // though there may be one now.
     bool known = authentic && proto_sp_link_known(link, text);
     if (authentic && (!known || link->use == PROTO_SP_CROWDED)) {
-        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);
+        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED,
+                             known ? PROTO_REASON_NONE : PROTO_REASON_QUOTA, text);
     } else if (link->use == PROTO_SP_OVERSIZE) {
         snprintf(text, sizeof text, "a payload of %llu bytes is above this server's limit of %llu",
                  (unsigned long long)link->prefix.payload_len, (unsigned long long)server->payload_max);
-        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);
+        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                             text);
     } else if (authentic && link->use == PROTO_SP_UNKNOWN) {
-        proto_request_refuse(request, PROTO_REFUSED_TOKEN, COMMON_INVALID_ARGUMENT,
+        proto_request_refuse(request, PROTO_REFUSED_TOKEN, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                              "the client token must stand at the beginning of a large request's header");
     } else if (authentic &&
                (link->use == PROTO_SP_FULL || server->lanes[PROTO_LANE_CLIENTS].bytes > server->bytes_max)) {

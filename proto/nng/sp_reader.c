@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/sp_reader.h"
+#include "proto/nng/sp_reader.h"
 
 #include <assert.h>
 #include <endian.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/nng_door.h"
+#include "proto/nng/nng_door.h"
 
 #include <errno.h>
 #include <signal.h>
