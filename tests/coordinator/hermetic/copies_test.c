@@ -243,9 +243,9 @@ static bool shared(struct sim_cluster *cluster, uint64_t session, uint32_t one, 
     return false;
 }
 
-// With its power a holder has forgotten a truncate, and the coordinator starts anew: nobody can say
-// whether its chunks are of before or after. It has the truncate's layout when a third worker's holder
-// is struck off, and all say again what they have: now its full chunks are certain.
+// With its power a holder has forgotten a truncate, and the coordinator starts anew: no one can say
+// whether its chunks are of then or after. It has the truncate's layout when a third worker's holder
+// is removed, and all say again what they have: now its full chunks are certain.
 static void a_truncate_is_forgotten_with_the_power(void **state)
 {
     (void)state;
