@@ -208,15 +208,15 @@ static void a_holder_that_was_heard_loses_power(void **state)
     sim_worker_kill(cluster->workers[1]);
     restart(cluster);
     assert_true(sim_wait_active(cluster, 1));
-    SHOWS(word, "silent", "heard");
+    SHOWS(report, "silent", "heard");
     lose_power(cluster->workers[0]);
     sim_worker_start(cluster->workers[0]);
     assert_true(sim_wait_active(cluster, 1));
-    SHOWS(word, "heard", "doubtful");
+    SHOWS(report, "heard", "doubtful");
     sim_worker_start(cluster->workers[1]);
     assert_true(sim_wait_active(cluster, 2));
     READS(cluster, session, 8, 4 + 4 * 3);
-    SHOWS(word, "doubtful", "heard");
+    SHOWS(report, "doubtful", "heard");
     sim_cluster_free(cluster);
 }
 
@@ -267,12 +267,12 @@ static void a_truncate_is_forgotten_with_the_power(void **state)
                 sim_worker_start(cluster->workers[dark]);
                 restart(cluster);
                 assert_true(sim_wait_active(cluster, 2));
-                SHOWS(word, "silent", "doubting");
-                SHOWS(word, "doubting", "doubtful");
+                SHOWS(report, "silent", "doubting");
+                SHOWS(report, "doubting", "doubtful");
                 sim_advance(8 * SECOND); // nobody waits for it any more
-                SHOWS(word, "heard", "silent");
-                SHOWS(word, "doubtful", "doubting");
-                SHOWS(word, "doubting", "silent");
+                SHOWS(report, "heard", "silent");
+                SHOWS(report, "doubtful", "doubting");
+                SHOWS(report, "doubting", "silent");
                 sim_worker_start(cluster->workers[away]);
                 assert_true(sim_wait_active(cluster, 3));
                 READS(cluster, session, 64, 64);
