@@ -2,7 +2,7 @@
 #include "coordinator/session/copy.h"
 
 #define TO(state) (1u << COORDINATOR_COPY_##state)
-const struct coordinator_machine coordinator_copy_machine = {
+const struct common_machine coordinator_copy_machine = {
     .name = "copy",
     .n = COORDINATOR_COPY_STATES,
     .states = {"coming", "sync", "leaving", "wrong", "gone"},
@@ -18,7 +18,7 @@ const struct coordinator_machine coordinator_copy_machine = {
 #undef TO
 
 #define TO(report) (1u << COORDINATOR_REPORT_##report)
-const struct coordinator_machine coordinator_report_machine = {
+const struct common_machine coordinator_report_machine = {
     .name = "report",
     .n = COORDINATOR_REPORTS,
     .states = {"silent", "doubting", "heard", "doubtful"},
@@ -35,7 +35,7 @@ void coordinator_copy_set_state(struct coordinator_copy *copy, enum coordinator_
 {
     if (copy->state == state)
         return;
-    coordinator_machine_move(&coordinator_copy_machine, copy->state, state);
+    common_machine_move(&coordinator_copy_machine, copy->state, state);
     copy->state = state;
 }
 
@@ -48,7 +48,7 @@ static void set_report(struct coordinator_copy *copy, bool heard, bool doubtful)
     enum coordinator_copy_report report = reports[heard][doubtful];
     if (copy->report == report)
         return;
-    coordinator_machine_move(&coordinator_report_machine, copy->report, report);
+    common_machine_move(&coordinator_report_machine, copy->report, report);
     copy->report = report;
 }
 

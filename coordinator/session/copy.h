@@ -33,7 +33,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "coordinator/machine.h"
+#include "common/loop/machine.h"
 
 struct coordinator_worker;
 
@@ -45,7 +45,7 @@ enum coordinator_copy_state {
     COORDINATOR_COPY_GONE,    // the worker is without it, and it is to be struck off
     COORDINATOR_COPY_STATES
 };
-extern const struct coordinator_machine coordinator_copy_machine;
+extern const struct common_machine coordinator_copy_machine;
 
 enum coordinator_copy_report {
     COORDINATOR_REPORT_SILENT,   // the worker has not said yet which rows it has
@@ -54,7 +54,7 @@ enum coordinator_copy_report {
     COORDINATOR_REPORT_DOUBTFUL, // it has said so, and its files may lack some
     COORDINATOR_REPORTS
 };
-extern const struct coordinator_machine coordinator_report_machine;
+extern const struct common_machine coordinator_report_machine;
 
 struct coordinator_copy {
     struct coordinator_worker *worker; // not owned
@@ -84,7 +84,7 @@ static inline bool coordinator_copy_doubtful(const struct coordinator_copy *copy
 }
 
 // The only ways to change the state and the report. Setting the same one again does nothing; an edge that the
-// drawing lacks is our bug, and ends the process (coordinator/machine.h).
+// drawing lacks is our bug, and ends the process (common/loop/machine.h).
 void coordinator_copy_set_state(struct coordinator_copy *copy, enum coordinator_copy_state state);
 void coordinator_copy_set_heard(struct coordinator_copy *copy, bool heard);
 void coordinator_copy_set_doubtful(struct coordinator_copy *copy, bool doubtful);

@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
@@ -16,8 +16,8 @@ enum {
     TICK_MAX = 256       // told again in one tick
 };
 
-struct dropping {           // of one session at one worker
-    struct proto_list link; // in sessions.droppings while it waits
+struct dropping {            // of one session at one worker
+    struct common_list link; // in sessions.droppings while it waits
     struct coordinator_sessions *sessions;
     struct coordinator_worker *w;      // its record stays while there are visitors
     struct coordinator_gather *gather; // NULL: nobody waits
@@ -28,7 +28,7 @@ struct dropping {           // of one session at one worker
 
 static void dropping_free(struct dropping *d)
 {
-    proto_list_remove(&d->link);
+    common_list_remove(&d->link);
     d->w->visitors--;
     free(d);
 }
@@ -47,7 +47,7 @@ static void dropping_wait(struct dropping *d, const struct proto_reply *reply)
         dropping_free(d);
         return;
     }
-    proto_list_push(&sessions->droppings, &d->link);
+    common_list_push(&sessions->droppings, &d->link);
     sessions->n_droppings++;
 }
 
@@ -84,7 +84,7 @@ static struct dropping *dropping_new(struct coordinator_sessions *sessions, uint
                            .session = session,
                            .visit = w->visit,
                            .claim = coordinator_worker_listed(w, session)};
-    proto_list_init(&d->link);
+    common_list_init(&d->link);
     w->visitors++;
     return d;
 }
@@ -114,7 +114,7 @@ static void dropping_begin(struct dropping *d)
         dropping_send(d);
         return;
     }
-    proto_list_push(&d->sessions->droppings, &d->link);
+    common_list_push(&d->sessions->droppings, &d->link);
     d->sessions->n_droppings++;
 }
 
@@ -134,8 +134,8 @@ static bool is_member(const struct dropping *d)
 void coordinator_droppings_tick(struct coordinator_sessions *sessions)
 {
     for (uint32_t i = sessions->n_droppings < TICK_MAX ? sessions->n_droppings : TICK_MAX; i > 0; i--) {
-        struct dropping *d = proto_list_entry(sessions->droppings.next, struct dropping, link);
-        proto_list_remove(&d->link);
+        struct dropping *d = common_list_entry(sessions->droppings.next, struct dropping, link);
+        common_list_remove(&d->link);
         sessions->n_droppings--;
         if (d->visit != d->w->visit || is_member(d))
             dropping_free(d);
@@ -146,7 +146,7 @@ void coordinator_droppings_tick(struct coordinator_sessions *sessions)
 
 void coordinator_droppings_fini(struct coordinator_sessions *sessions)
 {
-    while (!proto_list_empty(&sessions->droppings))
-        dropping_free(proto_list_entry(sessions->droppings.next, struct dropping, link));
+    while (!common_list_empty(&sessions->droppings))
+        dropping_free(common_list_entry(sessions->droppings.next, struct dropping, link));
     sessions->n_droppings = 0;
 }

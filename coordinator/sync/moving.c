@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sync/moving.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/worker.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define PUT_QUIET_NS (2 * COMMON_NS_PER_S) // since the last ticket
 

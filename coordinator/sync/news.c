@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
@@ -66,11 +66,7 @@ static void store_process(struct coordinator_sessions *sessions, struct coordina
 
 void coordinator_news_store_process(struct coordinator_sessions *sessions, struct coordinator_worker *w)
 {
-    if (w->instance == w->stored_instance)
-        return;
-    if (w->given) // what the process before was given may be missing here: that goes into the same batch
-        w->store_again_ns = common_clock_after(STORE_AGAIN_NS);
-    else
+    if (w->instance != w->stored_instance)
         store_process(sessions, w);
 }
 

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
@@ -20,7 +20,7 @@
 enum { WINDOW = 64, WINDOW_ONE = 4 }; // messages under way: of a visit; of one for a session
 
 #define TO(state) (1u << COORDINATOR_VISIT_##state)
-const struct coordinator_machine coordinator_visit_machine = {
+const struct common_machine coordinator_visit_machine = {
     .name = "visit",
     .n = COORDINATOR_VISIT_STATES,
     .states = {"asking", "storing", "telling", "settling", "over"},
@@ -36,7 +36,7 @@ const struct coordinator_machine coordinator_visit_machine = {
 
 void coordinator_visit_set_state(struct coordinator_visit *v, enum coordinator_visit_state state)
 {
-    coordinator_machine_move(&coordinator_visit_machine, v->state, state);
+    common_machine_move(&coordinator_visit_machine, v->state, state);
     v->state = state;
 }
 

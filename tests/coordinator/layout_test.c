@@ -10,8 +10,8 @@
 
 #include <string.h>
 
-#include "common/coverage.h"
-#include "common/hash.h"
+#include "common/hash/coverage.h"
+#include "common/hash/hash.h"
 #include "coordinator/session/layout.h"
 
 #define INDICES 40
@@ -80,7 +80,7 @@ static void same_as_an_array(void **state)
     }
 }
 
-// What coverage is for: each of these must be told from the right layout.
+// What coverage is for: each of these must differ from the right layout.
 static void what_is_wrong_shows(void **state)
 {
     (void)state;
@@ -141,7 +141,7 @@ static void copies_are_struck_off(void **state)
     assert_false(coordinator_chunk_held_by(&chunk, b));
 }
 
-// One that a move brings is in no list, and stays beside it whatever is struck off.
+// A copy that a move brings is in no list, and stays beside it whatever is removed.
 static void a_copy_comes(void **state)
 {
     (void)state;

@@ -47,7 +47,7 @@ static void positions_of_tickets_that_have_ended_are_forgotten(void **state)
     coordinator_tickets_free(&tickets);
 }
 
-// Of tickets that an earlier life gave nobody can say what they name.
+// What tickets of an earlier life name is unknown.
 static void any_position_may_be_named(void **state)
 {
     (void)state;
