@@ -194,7 +194,7 @@ static void choose_wishes(struct coordinator_choice *c)
                                            .returned =
                                                coordinator_returned_keeps(c->s->sessions, wish->to, chunk)};
     }
-    c->s->wished = any;
+    c->s->move_tries.wished = any;
     c->refused = c->refused || (any && !c->n_items);
 }
 
@@ -204,7 +204,7 @@ static uint32_t batch_of(const struct coordinator_session *s)
     uint64_t rate = s->sessions->core->options.move_bytes_per_s,
              most = rate / (coordinator_session_chunk_bytes(s) / BATCH_S + 1) + 1;
     uint32_t batch = rate && most < COORDINATOR_MOVE_CHUNKS ? (uint32_t)most : COORDINATOR_MOVE_CHUNKS;
-    return batch >> s->moves_halved ? batch >> s->moves_halved : 1;
+    return batch >> s->move_tries.halved ? batch >> s->move_tries.halved : 1;
 }
 
 // By the rows that it has, which may be few in large chunks.
@@ -244,8 +244,8 @@ static void choose_chunks(struct coordinator_choice *c, uint32_t batch, bool alo
             c->more = true;
             return;
         }
-        s->move_at = s->move_at < s->layout.n ? s->move_at : 0;
-        struct coordinator_chunk *chunk = &s->layout.chunks[s->move_at++];
+        s->move_tries.at = s->move_tries.at < s->layout.n ? s->move_tries.at : 0;
+        struct coordinator_chunk *chunk = &s->layout.chunks[s->move_tries.at++];
         if (is_alone(s, chunk) != alone)
             continue;
         left--;
@@ -267,7 +267,7 @@ struct coordinator_choice *coordinator_choose(struct coordinator_session *s)
             c->candidates[i].free_bytes = 0; // it has failed again and again
     choose_chunks(c, batch, true);
     choose_chunks(c, batch, false);
-    if (!c->n_items && s->wished)
+    if (!c->n_items && s->move_tries.wished)
         choose_wishes(c);
     if (c->tidied) {
         coordinator_session_recount(s);

@@ -86,7 +86,7 @@ static void move_over(struct coordinator_move *m, uint32_t moved)
 {
     bool alone = m->s && m->state >= MOVE_CLOSING;
     if (m->s && m->put)
-        m->s->put_again_ns = common_clock_after(PUT_AGAIN_NS);
+        m->s->move_tries.put_again_ns = common_clock_after(PUT_AGAIN_NS);
     leave_session(m);
     set_state(m, MOVE_OVER);
     m->to->visitors--;
@@ -105,7 +105,7 @@ static void move_fail(struct coordinator_move *m, const char *why)
 {
     struct coordinator_session *s = m->s;
     // Of what fails again and again the events are ever fewer; the log has all.
-    bool told = !s || (s->moves_failed & (s->moves_failed - 1)) == 0;
+    bool told = !s || (s->move_tries.failed & (s->move_tries.failed - 1)) == 0;
     const struct coordinator_event event = {.kind = PROTO_EVENT_COPY_FAILED,
                                             .severity = PROTO_EVENT_WARN,
                                             .worker = m->to->name,
@@ -193,7 +193,7 @@ static const struct coordinator_worker *source_of(const struct coordinator_sessi
     const struct coordinator_worker *from = NULL;
     uint32_t copies = coordinator_chunk_copies(chunk);
     for (uint32_t i = 0; i < copies; i++) {
-        uint32_t copy = (s->moves_failed + i) % copies;
+        uint32_t copy = (s->move_tries.failed + i) % copies;
         const struct coordinator_worker *w = coordinator_chunk_holder(chunk, copy);
         if (!coordinator_session_copy_usable(chunk, copy))
             continue;
@@ -587,7 +587,7 @@ static void refuse_tickets_at(struct coordinator_move *m, struct coordinator_wor
     request.life = coordinator_store_life(m->sessions->store);
     request.visit = w->visit_number;
     request.forgotten = s->floor;
-    request.tickets = s->tickets;
+    request.tickets = s->tickets.number;
     request.chunks = pointers;
     for (uint32_t i = 0; i < m->n; i++) {
         const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[i].index);
@@ -640,7 +640,7 @@ static void refuse_tickets(struct coordinator_move *m)
     struct coordinator_session *s = m->s;
     struct coordinator_gather *gather =
         coordinator_gather_new(&m->sessions->core->turn, all_refuse_tickets, m);
-    s->tickets++;
+    s->tickets.number++;
     for (uint32_t i = 0; i < s->n_members; i++)
         if (coordinator_worker_active(s->members[i]))
             refuse_tickets_at(m, s->members[i], gather);

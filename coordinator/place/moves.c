@@ -59,7 +59,7 @@ static void parting_stored(void *arg, enum common_code code, const char *text)
     struct coordinator_session *s = p->s;
     (void)text;
     if (code != COMMON_OK) {
-        s->move_again_ns = common_clock_after(AGAIN_NS);
+        s->move_tries.again_ns = common_clock_after(AGAIN_NS);
         parting_over(p);
         return;
     }
@@ -133,14 +133,14 @@ static void moved(void *arg, uint64_t session, struct coordinator_worker *to, bo
     if (s && n)
         coordinator_session_uneven(s); // another holder may serve
     if (s) {
-        s->copied += n;
-        s->moves_failed = n ? 0 : s->moves_failed + 1;
+        s->move_tries.copied += n;
+        s->move_tries.failed = n ? 0 : s->move_tries.failed + 1;
         // What is too much at once for a worker's memory, until it is in its files, comes a part at a time
-        uint32_t halved = s->moves_halved;
-        s->moves_halved = n ? halved - (halved > 0) : halved + (halved < HALVED_MAX);
+        uint32_t halved = s->move_tries.halved;
+        s->move_tries.halved = n ? halved - (halved > 0) : halved + (halved < HALVED_MAX);
     }
     if (s && !n)
-        s->move_again_ns = common_clock_after(AGAIN_NS);
+        s->move_tries.again_ns = common_clock_after(AGAIN_NS);
     if (s)
         coordinator_move_queue_wake(s);
     coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
@@ -154,9 +154,9 @@ static void tell_begun(struct coordinator_session *s, const struct coordinator_c
                                             .session = s->id,
                                             .session_name = s->name,
                                             .epoch = s->layout.epoch};
-    if (s->copying)
+    if (s->move_tries.copying)
         return;
-    s->copying = true;
+    s->move_tries.copying = true;
     coordinator_events_note(s->sessions->core->events, &event,
                             "copying chunks: %s session=%016" PRIx64 " to=%s",
                             !from            ? "they have too few copies"
@@ -168,13 +168,14 @@ static void tell_begun(struct coordinator_session *s, const struct coordinator_c
 // Once nothing moves, nothing has begun to, and nothing that failed is to be tried again.
 static void tell_ended(struct coordinator_session *s)
 {
-    if (!s->copying || s->moves || (s->moves_failed && common_clock_ns() < s->move_again_ns))
+    if (!s->move_tries.copying || s->moves ||
+        (s->move_tries.failed && common_clock_ns() < s->move_tries.again_ns))
         return;
-    if (s->copied)
+    if (s->move_tries.copied)
         coordinator_session_note(s, COPY_ENDED, INFO, "chunks were copied session=%016" PRIx64 " chunks=%u",
-                                 s->id, s->copied);
-    s->copying = false;
-    s->copied = 0;
+                                 s->id, s->move_tries.copied);
+    s->move_tries.copying = false;
+    s->move_tries.copied = 0;
 }
 
 static void begin_move(const struct coordinator_choice *c)
@@ -190,7 +191,7 @@ static void begin_move(const struct coordinator_choice *c)
 // Begins one move of it, and puts it where it is looked at again in time.
 static void try_session(struct coordinator_session *s)
 {
-    if (common_clock_ns() < s->move_again_ns) {
+    if (common_clock_ns() < s->move_tries.again_ns) {
         coordinator_move_queue_rest(s, false);
         return;
     }

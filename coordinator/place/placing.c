@@ -203,7 +203,7 @@ static void choose_followers(struct coordinator_placing *p, struct coordinator_c
         has[copies] = to;
         takes_copy(p, candidates, active, n, to, bytes);
         candidates[to].follows += ct;
-        coordinator_chunk_add(chunk, active[to], COORDINATOR_WORD_HEARD);
+        coordinator_chunk_add(chunk, active[to], COORDINATOR_REPORT_HEARD);
     }
 }
 
@@ -265,7 +265,7 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
         candidates[to].tokens += ct;
         struct coordinator_chunk *chunk = &p->chosen[p->n++];
         *chunk = (struct coordinator_chunk){.index = (uint32_t)i, .known = true, .open = !p->bulk};
-        coordinator_chunk_add(chunk, active[to], COORDINATOR_WORD_HEARD);
+        coordinator_chunk_add(chunk, active[to], COORDINATOR_REPORT_HEARD);
         choose_followers(p, candidates, active, n, to, chunk);
     }
     uint32_t members = 0, asked = s->spec->members < n ? s->spec->members : n;

@@ -204,9 +204,9 @@ static void carry_out(struct balance *b, struct coordinator_sessions *sessions, 
 {
     for (uint32_t i = 0; i < sessions->n_slots; i++)
         if (sessions->slots[i])
-            sessions->slots[i]->wished = false;
+            sessions->slots[i]->move_tries.wished = false;
     for (uint32_t i = 0; i < b->n_wishes; i++)
-        coordinator_session_any(sessions, b->wishes[i].session)->wished = true;
+        coordinator_session_any(sessions, b->wishes[i].session)->move_tries.wished = true;
     for (uint32_t i = 0; i < b->n_wishes; i++)
         coordinator_move_queue_wake(coordinator_session_any(sessions, b->wishes[i].session));
     free(sessions->wishes->list);

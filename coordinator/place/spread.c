@@ -81,7 +81,7 @@ static void spread_stored(void *arg, enum common_code code, const char *text)
     (void)text;
     if (code != COMMON_OK) {
         coordinator_session_uneven(s);
-        s->move_again_ns = common_clock_after(AGAIN_NS);
+        s->move_tries.again_ns = common_clock_after(AGAIN_NS);
         spread_over(spread);
         return;
     }
@@ -139,7 +139,7 @@ static void spread_alone(void *arg, struct coordinator_session *s)
 static void spread_session(struct coordinator_session *s)
 {
     struct coordinator_sessions *sessions = s->sessions;
-    if (s->moves || common_clock_ns() < s->move_again_ns || !coordinator_session_may_move(s)) {
+    if (s->moves || common_clock_ns() < s->move_tries.again_ns || !coordinator_session_may_move(s)) {
         s->spread_seen = COORDINATOR_UNEVEN;
         common_list_remove(&s->uneven);
         common_list_push(&sessions->uneven_later, &s->uneven);

@@ -73,7 +73,7 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
                                   .term = sessions->core->term,
                                   .first = o->first,
                                   .count = o->count,
-                                  .number = s->tickets,
+                                  .number = s->tickets.number,
                                   .expires_wall_ns = coordinator_clock_ns(sessions->core) +
                                                      sessions->core->options.ticket_ns};
     const struct proto_identity *who = proto_request_identity(o->request);
@@ -125,11 +125,8 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
     m.workers = room->worker_pointers;
     m.incarnation = s->incarnation;
     s->last_used_ns = common_clock_ns();
-    if (s->last_used_ns >= s->ticket_until_ns)
-        coordinator_rangeset_free(&s->ticketed);
-    s->ticket_until_ns = s->last_used_ns + sessions->core->options.ticket_ns;
-    if (!coordinator_rangeset_add(&s->ticketed, o->first, o->count, NULL))
-        s->ticketed_all_ns = s->ticket_until_ns;
+    coordinator_tickets_give(&s->tickets, o->first, o->count, s->last_used_ns,
+                             sessions->core->options.ticket_ns);
     COMMON_FAILPOINT("ticket_given");
     proto_request_reply(o->request, &m.base, NULL, 0, NULL, NULL);
 free_room:

@@ -145,7 +145,7 @@ static enum common_code plan_copy(struct reshape *r, struct proto_status *status
     r->cut = *cut;
     r->copy = (struct coordinator_chunk){.index = cut->index, .ready = true, .known = true};
     for (uint32_t i = 0; i < coordinator_chunk_copies(cut); i++)
-        coordinator_chunk_add(&r->copy, coordinator_chunk_holder(cut, i), COORDINATOR_WORD_HEARD);
+        coordinator_chunk_add(&r->copy, coordinator_chunk_holder(cut, i), COORDINATOR_REPORT_HEARD);
     if (!coordinator_sessions_chunk_id(r->sessions, &r->copy.id))
         return proto_status_set(status, COMMON_UNAVAILABLE, PROTO_REASON_NONE,
                                 "the store does not answer: try again");

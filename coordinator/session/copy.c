@@ -17,17 +17,17 @@ const struct common_machine coordinator_copy_machine = {
 };
 #undef TO
 
-#define TO(word) (1u << COORDINATOR_WORD_##word)
-const struct common_machine coordinator_word_machine = {
-    .name = "word",
-    .n = COORDINATOR_WORDS,
+#define TO(report) (1u << COORDINATOR_REPORT_##report)
+const struct common_machine coordinator_report_machine = {
+    .name = "report",
+    .n = COORDINATOR_REPORTS,
     .states = {"silent", "doubting", "heard", "doubtful"},
     .next =
         {
-            [COORDINATOR_WORD_SILENT] = TO(DOUBTING) | TO(HEARD),
-            [COORDINATOR_WORD_DOUBTING] = TO(SILENT) | TO(DOUBTFUL),
-            [COORDINATOR_WORD_HEARD] = TO(SILENT) | TO(DOUBTFUL),
-            [COORDINATOR_WORD_DOUBTFUL] = TO(DOUBTING) | TO(HEARD),
+            [COORDINATOR_REPORT_SILENT] = TO(DOUBTING) | TO(HEARD),
+            [COORDINATOR_REPORT_DOUBTING] = TO(SILENT) | TO(DOUBTFUL),
+            [COORDINATOR_REPORT_HEARD] = TO(SILENT) | TO(DOUBTFUL),
+            [COORDINATOR_REPORT_DOUBTFUL] = TO(DOUBTING) | TO(HEARD),
         },
 };
 
@@ -39,25 +39,25 @@ void coordinator_copy_set_state(struct coordinator_copy *copy, enum coordinator_
     copy->state = state;
 }
 
-static void set_word(struct coordinator_copy *copy, bool heard, bool doubtful)
+static void set_report(struct coordinator_copy *copy, bool heard, bool doubtful)
 {
-    static const enum coordinator_copy_word words[2][2] = {
-        {COORDINATOR_WORD_SILENT, COORDINATOR_WORD_DOUBTING},
-        {COORDINATOR_WORD_HEARD, COORDINATOR_WORD_DOUBTFUL},
+    static const enum coordinator_copy_report reports[2][2] = {
+        {COORDINATOR_REPORT_SILENT, COORDINATOR_REPORT_DOUBTING},
+        {COORDINATOR_REPORT_HEARD, COORDINATOR_REPORT_DOUBTFUL},
     };
-    enum coordinator_copy_word word = words[heard][doubtful];
-    if (copy->word == word)
+    enum coordinator_copy_report report = reports[heard][doubtful];
+    if (copy->report == report)
         return;
-    common_machine_move(&coordinator_word_machine, copy->word, word);
-    copy->word = word;
+    common_machine_move(&coordinator_report_machine, copy->report, report);
+    copy->report = report;
 }
 
 void coordinator_copy_set_heard(struct coordinator_copy *copy, bool heard)
 {
-    set_word(copy, heard, coordinator_copy_doubtful(copy));
+    set_report(copy, heard, coordinator_copy_doubtful(copy));
 }
 
 void coordinator_copy_set_doubtful(struct coordinator_copy *copy, bool doubtful)
 {
-    set_word(copy, coordinator_copy_heard(copy), doubtful);
+    set_report(copy, coordinator_copy_heard(copy), doubtful);
 }

@@ -17,16 +17,16 @@
 // COMING is not in the chunk's list. Workers that were struck off may keep sealed chunks: these have no state
 // here (sync/returned.h).
 //
-// The word is what the worker has said since the coordinator started (sync/named.h). It does not depend on
+// The report is what the worker has said since the coordinator started (sync/named.h). It does not depend on
 // the state, and counts until the chunk is `known`. A copy made in this life of the coordinator is HEARD.
 //
 //    its inventory lacks nothing:    SILENT ──── visit complete ───▶ HEARD
-//                                     │  ▲ ◀── all say it again ──   │  ▲
+//                                     │  ▲ ◀── all report again ──   │  ▲
 //                                     ▼  │                           ▼  │
 //    its files may lack rows:       DOUBTING ─── visit complete ─▶ DOUBTFUL
-//                                        ◀── all say it again ──
+//                                        ◀── all report again ──
 //
-// All say it again when a holder was struck off.
+// All report again when a holder was struck off.
 #ifndef COORDINATOR_COPY_H
 #define COORDINATOR_COPY_H
 
@@ -47,20 +47,20 @@ enum coordinator_copy_state {
 };
 extern const struct common_machine coordinator_copy_machine;
 
-enum coordinator_copy_word {
-    COORDINATOR_WORD_SILENT,   // the worker has not said yet which rows it has
-    COORDINATOR_WORD_DOUBTING, // it is saying so, and its files may lack some
-    COORDINATOR_WORD_HEARD,    // it has said so
-    COORDINATOR_WORD_DOUBTFUL, // it has said so, and its files may lack some
-    COORDINATOR_WORDS
+enum coordinator_copy_report {
+    COORDINATOR_REPORT_SILENT,   // the worker has not said yet which rows it has
+    COORDINATOR_REPORT_DOUBTING, // it is saying so, and its files may lack some
+    COORDINATOR_REPORT_HEARD,    // it has said so
+    COORDINATOR_REPORT_DOUBTFUL, // it has said so, and its files may lack some
+    COORDINATOR_REPORTS
 };
-extern const struct common_machine coordinator_word_machine;
+extern const struct common_machine coordinator_report_machine;
 
 struct coordinator_copy {
     struct coordinator_worker *worker; // not owned
     uint64_t stamp : 48;               // what visits of the worker may say of it: sync/reconcile.h
     uint64_t state : 8;                // an enum coordinator_copy_state
-    uint64_t word : 7;                 // an enum coordinator_copy_word
+    uint64_t report : 7;               // an enum coordinator_copy_report
     uint64_t untold : 1;               // a commit of its rows is durable, and the worker may not know
 };
 
@@ -75,15 +75,15 @@ static inline bool coordinator_copy_is(const struct coordinator_copy *copy, uint
 
 static inline bool coordinator_copy_heard(const struct coordinator_copy *copy)
 {
-    return copy->word == COORDINATOR_WORD_HEARD || copy->word == COORDINATOR_WORD_DOUBTFUL;
+    return copy->report == COORDINATOR_REPORT_HEARD || copy->report == COORDINATOR_REPORT_DOUBTFUL;
 }
 
 static inline bool coordinator_copy_doubtful(const struct coordinator_copy *copy)
 {
-    return copy->word == COORDINATOR_WORD_DOUBTING || copy->word == COORDINATOR_WORD_DOUBTFUL;
+    return copy->report == COORDINATOR_REPORT_DOUBTING || copy->report == COORDINATOR_REPORT_DOUBTFUL;
 }
 
-// The only ways to change the state and the word. Setting the same one again does nothing; an edge that the
+// The only ways to change the state and the report. Setting the same one again does nothing; an edge that the
 // drawing lacks is our bug, and ends the process (common/loop/machine.h).
 void coordinator_copy_set_state(struct coordinator_copy *copy, enum coordinator_copy_state state);
 void coordinator_copy_set_heard(struct coordinator_copy *copy, bool heard);

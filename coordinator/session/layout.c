@@ -26,11 +26,11 @@ void coordinator_layout_set_epoch(struct coordinator_layout *layout, uint64_t ep
 }
 
 void coordinator_chunk_add(struct coordinator_chunk *chunk, struct coordinator_worker *w,
-                           enum coordinator_copy_word word)
+                           enum coordinator_copy_report report)
 {
     assert(chunk->n_copies < COORDINATOR_COPIES_MAX && !coordinator_chunk_coming(chunk));
     chunk->copies[chunk->n_copies++] =
-        (struct coordinator_copy){.worker = w, .state = COORDINATOR_COPY_SYNC, .word = word};
+        (struct coordinator_copy){.worker = w, .state = COORDINATOR_COPY_SYNC, .report = report};
 }
 
 void coordinator_chunk_expect(struct coordinator_chunk *chunk, struct coordinator_worker *w)
@@ -38,7 +38,7 @@ void coordinator_chunk_expect(struct coordinator_chunk *chunk, struct coordinato
     assert(chunk->n_copies < COORDINATOR_COPIES_MAX && !coordinator_chunk_coming(chunk));
     chunk->copies[chunk->n_copies] = (struct coordinator_copy){.worker = w,
                                                                .state = COORDINATOR_COPY_COMING,
-                                                               .word = COORDINATOR_WORD_HEARD};
+                                                               .report = COORDINATOR_REPORT_HEARD};
 }
 
 void coordinator_chunk_arrive(struct coordinator_chunk *chunk, enum coordinator_copy_state state)

@@ -56,7 +56,7 @@ static inline uint32_t coordinator_chunk_copies(const struct coordinator_chunk *
 
 // One more copy in the list, SYNC. There are fewer than COORDINATOR_COPIES_MAX, and none is COMING.
 void coordinator_chunk_add(struct coordinator_chunk *chunk, struct coordinator_worker *w,
-                           enum coordinator_copy_word word);
+                           enum coordinator_copy_report report);
 
 // A move brings another copy: there are fewer than COORDINATOR_COPIES_MAX, and no other one is COMING. It
 // ends in the list, in this state, or is called off (nothing where none is COMING).

@@ -33,7 +33,7 @@ bool coordinator_session_without(const struct coordinator_session *s, const stru
 
 bool coordinator_session_wants_moves(const struct coordinator_session *s)
 {
-    if (s->thin || s->thick || s->wished)
+    if (s->thin || s->thick || s->move_tries.wished)
         return true;
     for (uint32_t i = 0; i < s->n_members; i++)
         if (s->members[i]->draining || coordinator_session_without(s, s->members[i]))
@@ -44,7 +44,7 @@ bool coordinator_session_wants_moves(const struct coordinator_session *s)
 // Also that something has begun whose end is to be told.
 static bool is_to_be_looked_at(const struct coordinator_session *s)
 {
-    return s->copying || coordinator_session_wants_moves(s);
+    return s->move_tries.copying || coordinator_session_wants_moves(s);
 }
 
 static enum coordinator_move_need need_of(const struct coordinator_session *s)
@@ -167,7 +167,7 @@ void coordinator_move_queue_wake(struct coordinator_session *s)
 {
     struct coordinator_move_ticket *t = &s->move_ticket;
     bool rests = t->place == COORDINATOR_MOVE_BUSY || t->place == COORDINATOR_MOVE_RESTING;
-    if (rests && common_clock_ns() >= s->move_again_ns)
+    if (rests && common_clock_ns() >= s->move_tries.again_ns)
         end_rest(s);
     else
         coordinator_move_queue_mark(s);

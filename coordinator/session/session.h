@@ -21,6 +21,7 @@
 #include "coordinator/session/move_ticket.h"
 #include "coordinator/session/rangeset.h"
 #include "coordinator/session/sessions.h"
+#include "coordinator/session/tickets.h"
 #include "proto/banyan.pb-c.h"
 #include "proto/rpc/status.h"
 
@@ -122,12 +123,8 @@ struct coordinator_session {
     struct coordinator_move *moves;        // under way (move.h): a list
     struct coordinator_returned *returned; // copies that workers have come back with (returned.h): a list
     uint64_t spread_seen; // cluster.speeds when it was looked at who serves (spread.h), or COORDINATOR_UNEVEN
-    bool wished;          // a balance wants chunks of it elsewhere
     struct coordinator_move_ticket move_ticket;
-    uint32_t move_at;                    // in layout.chunks, where the next choice begins
-    uint64_t move_again_ns;              // none is begun before: the last one failed
-    uint32_t moves_failed;               // in a row
-    uint32_t moves_halved;               // how often the chunks of one move, since moves failed
+    struct coordinator_move_tries move_tries;
     struct coordinator_placing *placing; // requests for chunks, the first one under way
     uint64_t place_again_ns;             // no placing ahead before: the last one failed
     struct coordinator_chunk *copy;      // that a truncation under way has its holders make; NULL: none
@@ -135,17 +132,11 @@ struct coordinator_session {
 
     // Of events, for people:
     uint8_t seen_condition, told_condition; // condition.c
-    bool copying;                           // that copies are made was told
-    uint32_t copied;                        // chunks since then
 
     uint64_t steps, last_used_ns;
-    uint64_t declared;        // its epoch + 1 when the log said last that answers are partial; 0: never
-    uint64_t read_until_ns;   // when the last ticket to read its rows ends: it is in use until then
-    uint64_t ticket_until_ns; // when the last ticket given for it ends: rows may be on their way until then
-    struct coordinator_rangeset ticketed; // positions that tickets which have not ended may name
-    uint64_t ticketed_all_ns;             // until then, any position
-    uint64_t tickets;                     // the number of those that are given now (move.h)
-    uint64_t put_again_ns;                // no chunk that is being put is tried before: rows of one were put
+    uint64_t declared;      // its epoch + 1 when the log said last that answers are partial; 0: never
+    uint64_t read_until_ns; // when the last ticket to read its rows ends: it is in use until then
+    struct coordinator_tickets tickets; // to put rows
 };
 
 // An event about it: coordinator_session_tell(s, SESSION_LOST, ERROR, "…", …); note: too frequent for the log.

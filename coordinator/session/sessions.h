@@ -8,6 +8,7 @@
 //   keys.c        creating and forking, once               account.c: what tenants have
 //   commits.c     numbers of commits                       cuts.c: truncates in their order
 //   move_queue.c  which sessions want moves                move_ticket.h: its place there
+//   tickets.c     until when clients may put rows: pure
 //
 // Above it, in this order: sync/ (what workers have of sessions), check/ (whether that is right), place/ (which worker has
 // what), rows/ (rows come, are read, and go), and sessions/, which says which of them acts when (room.c).

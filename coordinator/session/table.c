@@ -313,7 +313,7 @@ static void session_free(struct coordinator_session *s)
     s->sessions->hooks->ended(s); // after those at its doors: one of them may be a placing's own
     for (uint32_t l = 0; l < s->spec->layers; l++)
         coordinator_rangeset_free(&s->layers[l]);
-    coordinator_rangeset_free(&s->ticketed);
+    coordinator_tickets_free(&s->tickets);
     coordinator_layout_fini(&s->layout);
     banyan__pb__spec__free_unpacked(s->spec, NULL);
     free(s->layers);

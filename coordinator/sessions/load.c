@@ -60,10 +60,10 @@ static bool load_session(void *arg, uint64_t id, const char *name, const void *b
         return false;
     }
     s->incarnation = incarnation;
-    s->ticket_until_ns =
+    s->tickets.until_ns =
         s->last_used_ns + sessions->core->options.ticket_ns; // tickets of the life before are still good
     // Workers refuse them from now on; of what they have put before, a commit comes soon, or the rows are put again.
-    s->ticketed_all_ns = s->last_used_ns + ATTACH_NS;
+    s->tickets.all_ns = s->last_used_ns + ATTACH_NS;
     coordinator_layout_set_epoch(&s->layout, epoch);
     coordinator_session_enter(s);
     return true;
@@ -89,7 +89,7 @@ static bool load_chunk(void *arg, uint64_t session, uint32_t index, uint64_t id,
     if (!s || !w || !id)
         return damaged(r, "a chunk", session);
     struct coordinator_chunk chunk = {.id = id, .index = index, .ready = true, .lost = lost};
-    coordinator_chunk_add(&chunk, w, COORDINATOR_WORD_SILENT);
+    coordinator_chunk_add(&chunk, w, COORDINATOR_REPORT_SILENT);
     return coordinator_session_put_chunk(s, &chunk) || damaged(r, "a chunk", session);
 }
 
@@ -103,7 +103,7 @@ static bool load_follower(void *arg, uint64_t session, uint32_t index, const cha
         coordinator_chunk_copy_at(of, w) < COORDINATOR_COPIES_MAX)
         return damaged(r, "a copy of a chunk", session);
     struct coordinator_chunk chunk = *of;
-    coordinator_chunk_add(&chunk, w, COORDINATOR_WORD_SILENT);
+    coordinator_chunk_add(&chunk, w, COORDINATOR_REPORT_SILENT);
     return coordinator_session_put_chunk(s, &chunk) || damaged(r, "a copy of a chunk", session);
 }
 

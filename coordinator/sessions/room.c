@@ -115,7 +115,7 @@ static void drain_sessions(void *arg)
 // Puts and reads go to the workers and are not seen here: while a ticket is good, some may be under way.
 static bool is_idle(const struct coordinator_session *s, uint64_t now_ns)
 {
-    uint64_t used_ns = s->last_used_ns > s->ticket_until_ns ? s->last_used_ns : s->ticket_until_ns;
+    uint64_t used_ns = s->last_used_ns > s->tickets.until_ns ? s->last_used_ns : s->tickets.until_ns;
     used_ns = used_ns > s->read_until_ns ? used_ns : s->read_until_ns;
     return coordinator_session_open(s) && !s->shared && !s->n_waiting && !s->placing && now_ns > used_ns &&
            now_ns - used_ns > s->spec->idle_ttl_ns;

@@ -90,7 +90,7 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
                                            .lengths = lengths,
                                            .settled = coordinator_session_settled(s),
                                            .forgotten = s->floor,
-                                           .tickets = s->tickets,
+                                           .tickets = s->tickets.number,
                                            .incarnation = s->incarnation,
                                            .epoch = s->layout.epoch,
                                            .spec = s->spec,

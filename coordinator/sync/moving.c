@@ -20,14 +20,12 @@ bool coordinator_chunk_being_put(const struct coordinator_session *s, const stru
 {
     uint64_t ct = s->layout.chunk_tokens, first = chunk->index * ct, end = first + ct,
              now = common_clock_ns();
-    if (now >= s->ticket_until_ns)
+    struct proto_range range;
+    if (!coordinator_tickets_good(&s->tickets, now))
         return false;
-    for (uint64_t from = first; from < end;) {
-        struct proto_range range = {.first = from, .count = end - from};
-        if (now >= s->ticketed_all_ns &&
-            (!coordinator_rangeset_next(&s->ticketed, from, &range) || range.first >= end))
-            return false;
-        uint64_t to = range.first + range.count < end ? range.first + range.count : end;
+    for (uint64_t from = first;
+         from < end && coordinator_tickets_next(&s->tickets, now, from, end, &range);) {
+        uint64_t to = range.first + range.count;
         for (uint32_t l = 0; l < s->spec->layers; l++) {
             uint64_t at = coordinator_session_forgotten(s, l);
             at = proto_spec_stores(s->spec, l) ? (at > range.first ? at : range.first) : to;
@@ -43,7 +41,7 @@ bool coordinator_chunk_being_put(const struct coordinator_session *s, const stru
 static bool is_quiet(const struct coordinator_session *s)
 {
     uint64_t now = common_clock_ns(), life = s->sessions->core->options.ticket_ns;
-    return now >= s->put_again_ns && now + life >= s->ticket_until_ns + PUT_QUIET_NS;
+    return now >= s->move_tries.put_again_ns && now + life >= s->tickets.until_ns + PUT_QUIET_NS;
 }
 
 bool coordinator_chunk_may_move(const struct coordinator_session *s, const struct coordinator_chunk *chunk,

@@ -88,7 +88,7 @@ static void compare_session(struct coordinator_visit *v, struct coordinator_sess
             coordinator_chunk_held_by(chunk, w) && chunk->ready && chunk->copies[copy].stamp < v->stamp;
         // What steps, commits or an attach are writing now the others may have already, and so had another process.
         bool being_written = coordinator_chunk_copies(chunk) > 1 && w->fresh &&
-                             (s->writing || common_clock_ns() < s->ticket_until_ns),
+                             (s->writing || coordinator_tickets_good(&s->tickets, common_clock_ns())),
              written = absent && may_have_rows(s, chunk, w->fresh);
         if (absent && (being_written || written))
             v->n_lost += copy_gone(s, chunk, copy, written);

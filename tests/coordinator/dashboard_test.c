@@ -384,7 +384,7 @@ static json_t *alternating(struct fixture *f, struct coordinator_worker workers[
     }
     for (uint32_t i = 0; i < chunks; i++) {
         struct coordinator_chunk chunk = {.id = i + 1, .index = i, .ready = true, .known = true};
-        coordinator_chunk_add(&chunk, &workers[i % 2], COORDINATOR_WORD_HEARD);
+        coordinator_chunk_add(&chunk, &workers[i % 2], COORDINATOR_REPORT_HEARD);
         assert_non_null(coordinator_session_put_chunk(s, &chunk));
     }
     assert_true(coordinator_rangeset_add(&s->layers[0], 0, chunks * UINT64_C(256) - 7, NULL));

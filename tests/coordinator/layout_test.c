@@ -110,9 +110,9 @@ static void copies_are_struck_off(void **state)
     (void)state;
     struct coordinator_worker *a = (void *)1, *b = (void *)2, *c = (void *)3; // never looked into
     struct coordinator_chunk all = {.id = 1};
-    coordinator_chunk_add(&all, a, COORDINATOR_WORD_SILENT);
-    coordinator_chunk_add(&all, b, COORDINATOR_WORD_HEARD);
-    coordinator_chunk_add(&all, c, COORDINATOR_WORD_SILENT);
+    coordinator_chunk_add(&all, a, COORDINATOR_REPORT_SILENT);
+    coordinator_chunk_add(&all, b, COORDINATOR_REPORT_HEARD);
+    coordinator_chunk_add(&all, c, COORDINATOR_REPORT_SILENT);
     for (uint32_t i = 0; i < 3; i++)
         all.copies[i].stamp = 10 * (i + 1);
     coordinator_copy_set_state(&all.copies[0], COORDINATOR_COPY_GONE);
@@ -141,14 +141,14 @@ static void copies_are_struck_off(void **state)
     assert_false(coordinator_chunk_held_by(&chunk, b));
 }
 
-// One that a move brings is in no list, and stays beside it whatever is removed.
+// A copy that a move brings is in no list, and stays beside it whatever is removed.
 static void a_copy_comes(void **state)
 {
     (void)state;
     struct coordinator_worker *a = (void *)1, *b = (void *)2, *c = (void *)3;
     struct coordinator_chunk chunk = {.id = 1};
-    coordinator_chunk_add(&chunk, a, COORDINATOR_WORD_HEARD);
-    coordinator_chunk_add(&chunk, b, COORDINATOR_WORD_HEARD);
+    coordinator_chunk_add(&chunk, a, COORDINATOR_REPORT_HEARD);
+    coordinator_chunk_add(&chunk, b, COORDINATOR_REPORT_HEARD);
     assert_null(coordinator_chunk_coming(&chunk));
     coordinator_chunk_call_off(&chunk); // nothing
     coordinator_chunk_expect(&chunk, c);

@@ -79,16 +79,16 @@ static void move_copy(int from, int to)
 
 static void move_heard(int from, int to)
 {
-    struct coordinator_copy copy = {.word = (unsigned)from};
+    struct coordinator_copy copy = {.report = (unsigned)from};
     coordinator_copy_set_heard(&copy, to & 2);
-    assert_int_equal(copy.word, (to & 2) | (from & 1));
+    assert_int_equal(copy.report, (to & 2) | (from & 1));
 }
 
 static void move_doubtful(int from, int to)
 {
-    struct coordinator_copy copy = {.word = (unsigned)from};
+    struct coordinator_copy copy = {.report = (unsigned)from};
     coordinator_copy_set_doubtful(&copy, to & 1);
-    assert_int_equal(copy.word, (to & 1) | (from & 2));
+    assert_int_equal(copy.report, (to & 1) | (from & 2));
 }
 
 struct machine {
@@ -148,9 +148,9 @@ static void copies(void **state)
     // coming sync leaving wrong gone
     static const char *const allowed[] = {"0134", "1234", "1234", "34", "14"};
     check(&(struct machine){move_copy, COORDINATOR_COPY_STATES, allowed});
-    // silent doubting heard doubtful: one half of the word at a time
-    for (int from = 0; from < COORDINATOR_WORDS; from++)
-        for (int to = 0; to < COORDINATOR_WORDS; to++) {
+    // silent doubting heard doubtful: one half of the report at a time
+    for (int from = 0; from < COORDINATOR_REPORTS; from++)
+        for (int to = 0; to < COORDINATOR_REPORTS; to++) {
             move_heard(from, to);
             move_doubtful(from, to);
         }

@@ -106,8 +106,8 @@ static void a_copy_that_was_leaving_stays(void **state)
     goes_on(&m);
 }
 
-// Its worker cannot say what it has, and its source is found to be wrong while the store writes that
-// there is a copy: nobody has the chunk.
+// The worker cannot compute sums, and the source of its copy is found to be wrong while the store writes
+// that there is a copy: no worker has the chunk.
 static void a_copy_comes_from_a_wrong_one(void **state)
 {
     (void)state;
@@ -141,7 +141,7 @@ static void a_copy_is_gone_before_it_has_come(void **state)
     goes_on(&m);
 }
 
-// The store does not take that a wrong copy is struck off, and its worker ends meanwhile.
+// The store does not write that a wrong copy is removed, and its worker ends meanwhile.
 static void a_wrong_copy_goes(void **state)
 {
     (void)state;
@@ -163,9 +163,9 @@ static void a_wrong_copy_goes(void **state)
     sim_cluster_free(cluster);
 }
 
-// All holders of an empty chunk, to which a client may be putting rows, come back without it: it
-// begins anew at all of them.
-static void an_empty_chunk_begins_anew(void **state)
+// All holders of an empty chunk, to which a client may be putting rows, come back without it: all of them
+// start it again.
+static void an_empty_chunk_starts_again(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -194,8 +194,8 @@ static void lose_power(struct sim_worker *worker)
     sim_files_power(&worker->files, 0);
 }
 
-// The coordinator has started anew and has been told by one of two holders what it has, when the power
-// of that one goes: what it says after that is less certain than the word of the other one.
+// The coordinator has started again, and one of two holders has reported its rows, when the power of that
+// one goes: its next report is less certain than that of the other one.
 static void a_holder_that_was_heard_loses_power(void **state)
 {
     (void)state;
@@ -208,15 +208,15 @@ static void a_holder_that_was_heard_loses_power(void **state)
     sim_worker_kill(cluster->workers[1]);
     restart(cluster);
     assert_true(sim_wait_active(cluster, 1));
-    SHOWS(word, "silent", "heard");
+    SHOWS(report, "silent", "heard");
     lose_power(cluster->workers[0]);
     sim_worker_start(cluster->workers[0]);
     assert_true(sim_wait_active(cluster, 1));
-    SHOWS(word, "heard", "doubtful");
+    SHOWS(report, "heard", "doubtful");
     sim_worker_start(cluster->workers[1]);
     assert_true(sim_wait_active(cluster, 2));
     READS(cluster, session, 8, 4 + 4 * 3);
-    SHOWS(word, "doubtful", "heard");
+    SHOWS(report, "doubtful", "heard");
     sim_cluster_free(cluster);
 }
 
@@ -243,9 +243,9 @@ static bool shared(struct sim_cluster *cluster, uint64_t session, uint32_t one, 
     return false;
 }
 
-// With its power a holder has forgotten a truncate, and the coordinator starts anew: no one can say
-// whether its chunks are of then or after. It has the truncate's layout when a third worker's holder
-// is removed, and all say again what they have: now its full chunks are certain.
+// With its power a holder has forgotten a truncate, and the coordinator starts again: whether its chunks
+// are as the truncate left them is unknown. It has received the truncate's layout when a third worker's
+// holder is removed, and all report again: now its full chunks are certain.
 static void a_truncate_is_forgotten_with_the_power(void **state)
 {
     (void)state;
@@ -267,12 +267,12 @@ static void a_truncate_is_forgotten_with_the_power(void **state)
                 sim_worker_start(cluster->workers[dark]);
                 restart(cluster);
                 assert_true(sim_wait_active(cluster, 2));
-                SHOWS(word, "silent", "doubting");
-                SHOWS(word, "doubting", "doubtful");
-                sim_advance(8 * SECOND); // no call waits for it now
-                SHOWS(word, "heard", "silent");
-                SHOWS(word, "doubtful", "doubting");
-                SHOWS(word, "doubting", "silent");
+                SHOWS(report, "silent", "doubting");
+                SHOWS(report, "doubting", "doubtful");
+                sim_advance(8 * SECOND); // the one that is away is given up
+                SHOWS(report, "heard", "silent");
+                SHOWS(report, "doubtful", "doubting");
+                SHOWS(report, "doubting", "silent");
                 sim_worker_start(cluster->workers[away]);
                 assert_true(sim_wait_active(cluster, 3));
                 READS(cluster, session, 64, 64);
@@ -290,7 +290,7 @@ int hermetic_copies(void)
                                        cmocka_unit_test(a_copy_comes_from_a_wrong_one),
                                        cmocka_unit_test(a_copy_is_gone_before_it_has_come),
                                        cmocka_unit_test(a_wrong_copy_goes),
-                                       cmocka_unit_test(an_empty_chunk_begins_anew),
+                                       cmocka_unit_test(an_empty_chunk_starts_again),
                                        cmocka_unit_test(a_holder_that_was_heard_loses_power),
                                        cmocka_unit_test(a_truncate_is_forgotten_with_the_power)};
     return cmocka_run_group_tests_name("copies", tests, NULL, NULL);
