@@ -105,7 +105,7 @@ static void what_is_wrong_shows(void **state)
 }
 
 // Who serves comes first, the others keep their order, and what is known of each goes with it.
-static void copies_are_struck_off(void **state)
+static void copies_are_removed(void **state)
 {
     (void)state;
     struct coordinator_worker *a = (void *)1, *b = (void *)2, *c = (void *)3; // never looked into
@@ -139,6 +139,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_as_an_array),
                                        cmocka_unit_test(what_is_wrong_shows),
-                                       cmocka_unit_test(copies_are_struck_off)};
+                                       cmocka_unit_test(copies_are_removed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
