@@ -62,7 +62,6 @@ struct coordinator_worker {
     bool engine_lost;         // it said, or showed, that its engine has failed
     uint64_t instance;        // of the process; 0: never seen
     uint64_t stored_instance; // the one in the store; 0: none
-    uint32_t given;           // batches under way that make it a holder of rows which its process of then has
     bool fresh;               // another instance than the one in the store: what that one held is gone
     uint64_t store_bytes, store_refused, store_damaged; // of its files (--store), as it says
     uint64_t cold_bytes, cold_evicted, cold_loaded, cold_loaded_bytes,

@@ -418,7 +418,6 @@ static void stored(void *arg, enum common_code code, const char *text)
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
     m->storing = false;
-    m->to->given--;
     if (code != COMMON_OK) {
         move_fail(m, text);
         return;
@@ -468,7 +467,6 @@ static void closed(void *arg, enum common_code code, const char *text)
     coordinator_batch_joins(batch, s->id, m->to);
     coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch + 1);
     m->storing = true;
-    m->to->given++;
     coordinator_store_submit(m->sessions->store, batch, stored, m);
 }
 

@@ -66,11 +66,7 @@ static void store_process(struct coordinator_sessions *sessions, struct coordina
 
 void coordinator_news_store_process(struct coordinator_sessions *sessions, struct coordinator_worker *w)
 {
-    if (w->instance == w->stored_instance)
-        return;
-    if (w->given) // what the process before was given may be missing here: that goes into the same batch
-        w->store_again_ns = common_clock_after(STORE_AGAIN_NS);
-    else
+    if (w->instance != w->stored_instance)
         store_process(sessions, w);
 }
 
