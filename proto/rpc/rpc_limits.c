@@ -41,7 +41,7 @@ static uint64_t max_of(const struct proto_server *server, enum proto_limit limit
 {
     uint32_t streams = 0;
     for (const struct proto_listener *listener = server->listeners; listener; listener = listener->next)
-        streams += listener->ops == &proto_stream_server_ops;
+        streams += listener->ops->streams;
     switch (limit) {
     case PROTO_LIMIT_STRANGERS:
         return PROTO_STRANGERS_MAX * (uint64_t)((streams > 0) + server->n_nng_endpoints);

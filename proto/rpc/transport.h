@@ -190,6 +190,10 @@ struct proto_server_ops {
                                struct proto_listener *listener, struct common_error *err);
     void (*close)(struct proto_listener *listener);
     void (*evict)(struct proto_listener *listener, uint64_t token); // NULL: proto_stream_evict does it
+    // The server's bytes_max was reached by callers of a kind, and is so no longer: all links over this
+    // transport, of whatever listener, are read again. NULL: those of this transport are not left unread.
+    void (*resume)(struct proto_server *server);
+    bool streams; // its links are those of server->links
 };
 extern const struct proto_server_ops proto_stream_server_ops, proto_sp_server_ops;
 
@@ -294,10 +298,9 @@ void proto_request_cancel(struct proto_request *request);
 void proto_request_refuse(struct proto_request *request, enum proto_refusal refusal, enum common_code code,
                           enum proto_reason reason, const char *text);
 
-// The server's bytes_max is reached by callers of this kind; links are read again when proto_stream_resume is
-// called for them.
+// The server's bytes_max is reached by callers of this kind; links are read again when their ops' `resume` is
+// called.
 bool proto_server_full(const struct proto_server *server, uint32_t role);
-void proto_stream_resume(struct proto_server *server);
 
 // Whether a caller of this kind may begin a large frame over a stream. What all of them have begun stays
 // below bytes_max, beside what is being served; one may be there in any case.

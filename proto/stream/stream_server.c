@@ -527,7 +527,7 @@ static const struct proto_link_ops link_ops = {
     .may_begin = may_begin,
 };
 
-void proto_stream_resume(struct proto_server *server)
+static void stream_resume(struct proto_server *server)
 {
     for (struct common_list *at = server->links.next; at != &server->links; at = at->next)
         proto_link_resume(
@@ -688,4 +688,6 @@ static void stream_close(struct proto_listener *listener)
 const struct proto_server_ops proto_stream_server_ops = {
     .listen = stream_listen,
     .close = stream_close,
+    .resume = stream_resume,
+    .streams = true,
 };

@@ -71,7 +71,7 @@ class Attention(unittest.TestCase):
         self.assertEqual(len(done.stdout.splitlines()), 2)
         self.assertIn("has no 64 rows", done.stderr)
 
-    def test_wrong_input_is_told(self):
+    def test_wrong_input_is_reported(self):
         for args, word in ((["--kv", "f31"], "f31"), (["--context", "0"], "'0'"), (["--group", "4,"], "''"),
                            (["--kernel", "none"], "reference"),
                            (["--v-in-k", "--v-dim", "200"], "longer"), (["--not-causal", "--window", "5"], "window"),
@@ -85,7 +85,7 @@ class Attention(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("ask for less", done.stderr)
 
-    def test_peers_that_cannot_start_are_told(self):
+    def test_peers_that_cannot_start_are_reported(self):
         done = bench("--quick", "--kv", "f32", "--context", "16", "--group", "1", "--rows", "1", "--peers", "/nonexistent")
         self.assertIn("cannot run /nonexistent", done.stderr)
         self.assertEqual(done.returncode, 0)

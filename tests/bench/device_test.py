@@ -106,7 +106,7 @@ class Device(unittest.TestCase):
         self.assertTrue(line.endswith(" emulated"))
         self.assertEqual(done.stderr, "device: context 20 has no 64 rows, skipped\n")
 
-    def test_wrong_input_is_told(self):
+    def test_wrong_input_is_reported(self):
         for args, word in ((["--kv", "f31"], "f31"), (["--context", "0"], "'0'"), (["--group", "4,"], "''"),
                            (["--device", "cuda"], "cuda:0"), (["--device", "cuda:x"], "cuda:0"), (["--rows"], "rows"),
                            (["--samples", "0"], "samples"), (["--context", ",".join(["16"] * 20)], "too many"),
@@ -157,7 +157,7 @@ class Peers(unittest.TestCase):
         self.check(peers(*args), "(is not installed|.* sees no CUDA device)")
         self.check(peers(*args, "--device", "cpu"), "is not installed")
 
-    def test_wrong_input_is_told(self):
+    def test_wrong_input_is_reported(self):
         for args, word in (("--kv", "f31"), "f31"), (("--context", "0"), "'0'"), (("--device", "tpu:0"), "tpu:0"):
             done = peers(*args)
             self.assertEqual((done.returncode, done.stdout), (2, ""))

@@ -117,7 +117,7 @@ static void a_worker_goes(void **state)
     end(s);
 }
 
-static void nobody_goes(void **state)
+static void no_one_goes(void **state)
 {
     (void)state;
     struct scene s = begin();
@@ -232,7 +232,7 @@ int quiet_pauses(uint64_t seed, uint64_t steps, bool json)
     (void)steps;
     (void)json;
     pauses.seed = seed;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_worker_goes), cmocka_unit_test(nobody_goes),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_worker_goes), cmocka_unit_test(no_one_goes),
                                        cmocka_unit_test(the_coordinator_restarts),
                                        cmocka_unit_test(what_is_aimed_at)};
     int failed = cmocka_run_group_tests_name("pauses", tests, NULL, NULL);

@@ -87,7 +87,7 @@ class Doctor(unittest.TestCase):
         self.assertEqual(found["warn", "hosts"], ["all workers are on one host: if it fails, all copies of a session are lost"])
         self.assertIn(" checks failed", self.cluster.ctl("doctor", code=9)[1])
 
-    def test_nobody(self):
+    def test_no_coordinator(self):
         found = self.doctor(code=5)
         self.assertIn("cannot reach the coordinator", found["fail", "coordinator"][0])
         self.start()

@@ -144,7 +144,7 @@ class Events(unittest.TestCase):
         finally:
             follower.end()
 
-    def test_a_gap_is_told(self):
+    def test_a_gap_is_reported(self):
         self.cluster.ctl("session", "create", "--q-heads=1", "--dim=4", "--kv-type=f32", "s0")
         last = self.cluster.json("events")[-1]
         while self.cluster.json("events", "-n1")[0]["seq"] < last["seq"] + 70:  # the ring has 64

@@ -32,7 +32,7 @@ static void test_ping_and_session(void **state)
     banyan_disconnect(client);
 }
 
-static void test_nobody_there(void **state)
+static void test_no_listener(void **state)
 {
     (void)state;
     banyan_client *client = NULL;
@@ -509,7 +509,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start_service, stop_service)
     const struct CMUnitTest tests[] = {
         TEST(test_ping_and_session),
-        TEST(test_nobody_there),
+        TEST(test_no_listener),
         TEST(test_scatter),
         TEST(test_large_calls_are_split),
         TEST(test_pieces_of_an_append_see_what_is_there),

@@ -81,7 +81,7 @@ class Tls(unittest.TestCase):
             time.sleep(0.02)
 
     # ---- clients ----
-    def test_how_clients_are_told(self):
+    def test_what_clients_get(self):
         """Options, the environment, and a context; and a worker speaks as its coordinator does where nothing
         else is said."""
         ready = self.coordinator()

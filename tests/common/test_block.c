@@ -211,7 +211,7 @@ static void test_what_a_session_leaves_is_not_handed_out(void **state)
     common_block_give(block);
 }
 
-static void test_what_nobody_asks_for_is_wiped(void **state)
+static void test_unused_memory_is_wiped(void **state)
 {
     (void)state;
     uint8_t *block = take(700 << 10);
@@ -294,7 +294,7 @@ int main(void)
         cmocka_unit_test(test_an_owner_finds_its_own_again),
         cmocka_unit_test(test_what_a_session_leaves_is_wiped_once),
         cmocka_unit_test(test_what_a_session_leaves_is_not_handed_out),
-        cmocka_unit_test(test_what_nobody_asks_for_is_wiped),
+        cmocka_unit_test(test_unused_memory_is_wiped),
         cmocka_unit_test(test_cleaning_is_done_a_little_at_a_time),
 #endif
         cmocka_unit_test(test_threads_do_not_share_one),

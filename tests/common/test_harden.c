@@ -257,7 +257,7 @@ static void sets_differ(void **state)
 
 static int gate[2];
 
-static void *exec_when_told(void *arg)
+static void *exec_on_request(void *arg)
 {
     char byte;
     if (read(gate[0], &byte, 1) == 1)
@@ -280,7 +280,7 @@ static void threads_that_were_there_are_held(void **state)
         struct common_error err;
         pthread_t thread;
         dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
-        if (pthread_create(&thread, NULL, exec_when_told, NULL) != 0 ||
+        if (pthread_create(&thread, NULL, exec_on_request, NULL) != 0 ||
             common_harden_enter(&options, &err) != COMMON_OK)
             _exit(9);
         _exit(exit_after());

@@ -252,7 +252,7 @@ static void test_start_and_stop_at_once(void **state)
     }
 }
 
-static void write_to_nobody(void *arg)
+static void write_without_a_reader(void *arg)
 {
     int *fd = arg;
     assert_int_equal(write(*fd, "x", 1), -1);
@@ -269,7 +269,7 @@ static void test_its_thread_outlives_a_peer_that_left(void **state)
     int told = fds[1];
     void (*before)(int) = signal(SIGPIPE, SIG_DFL);
     assert_int_equal(common_loop_start_thread(loop, "test-loop"), COMMON_OK);
-    common_loop_call(loop, write_to_nobody, &told);
+    common_loop_call(loop, write_without_a_reader, &told);
     common_loop_stop(loop);
     common_loop_join(loop);
     signal(SIGPIPE, before);

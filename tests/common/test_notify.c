@@ -60,7 +60,7 @@ static int hang_up(void **state)
     return rmdir(scratch.dir);
 }
 
-static void what_it_does_is_told(void **state)
+static void what_it_does_is_reported(void **state)
 {
     (void)state;
     struct common_error err;
@@ -114,7 +114,7 @@ static void another_process_is_watched(void **state)
     end_loop();
 }
 
-static void nobody_listens(void **state)
+static void no_listener(void **state)
 {
     (void)state;
     struct common_error err;
@@ -154,10 +154,10 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, listen_at, hang_up)
     const struct CMUnitTest tests[] = {
-        TEST(what_it_does_is_told),
+        TEST(what_it_does_is_reported),
         TEST(a_loop_that_runs_says_so),
         TEST(another_process_is_watched),
-        TEST(nobody_listens),
+        TEST(no_listener),
         TEST(a_socket_that_is_gone_stops_nothing),
         TEST(no_path_of_a_socket),
     };

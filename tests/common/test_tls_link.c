@@ -134,7 +134,7 @@ static void test_belief(void **state)
 {
     (void)state;
     struct test_pki_files bare_files, moment_files, gone_files;
-    struct common_tls *bare, *moment, *gone, *knows_gone;
+    struct common_tls *bare, *moment, *gone, *recorded_as_gone;
     test_pki_ca(ours, &bare_files);
     assert_int_equal(common_tls_new(&bare_files.files, &bare, NULL), COMMON_OK);
     test_pki_issue(
@@ -148,7 +148,7 @@ static void test_belief(void **state)
     test_pki_issue(ours, &(struct test_pki_ask){.name = "gone", .hosts = "here.example"}, &gone_files);
     assert_int_equal(common_tls_new(&gone_files.files, &gone, NULL), COMMON_OK);
     test_pki_revoke(ours, gone_files.cert);
-    assert_int_equal(common_tls_new(&bare_files.files, &knows_gone, NULL), COMMON_OK);
+    assert_int_equal(common_tls_new(&bare_files.files, &recorded_as_gone, NULL), COMMON_OK);
     sleep(3); // `moment` is over
 
     const struct {
@@ -183,10 +183,10 @@ static void test_belief(void **state)
          "says that our certificate has expired", "expired on"},
         {"of a client", bare, only_client, "here.example", false, COMMON_TLS_REFUSED, COMMON_TLS_REFUSED,
          "extended key usage", "refuses our certificate"},
-        {"revoked", knows_gone, gone, "here.example", false, COMMON_TLS_REFUSED, COMMON_TLS_REFUSED,
+        {"revoked", recorded_as_gone, gone, "here.example", false, COMMON_TLS_REFUSED, COMMON_TLS_REFUSED,
          "has been revoked", "has been revoked"},
-        {"not revoked", knows_gone, server, "here.example", false, COMMON_TLS_GOES_ON, COMMON_TLS_GOES_ON,
-         NULL, NULL},
+        {"not revoked", recorded_as_gone, server, "here.example", false, COMMON_TLS_GOES_ON,
+         COMMON_TLS_GOES_ON, NULL, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct pair pair;
@@ -205,7 +205,7 @@ static void test_belief(void **state)
     common_tls_unref(stranger);
     common_tls_unref(only_client);
     common_tls_unref(gone);
-    common_tls_unref(knows_gone);
+    common_tls_unref(recorded_as_gone);
 }
 
 static void test_what_a_peer_shows(void **state)

@@ -157,7 +157,7 @@ static void hosts_beyond_loopback(void **state)
     end(&f);
 }
 
-static void wrong_tokens_are_told(void **state)
+static void wrong_tokens_are_reported(void **state)
 {
     (void)state;
     struct fixture f;
@@ -445,7 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts_on_loopback),
         cmocka_unit_test(hosts_beyond_loopback),
-        cmocka_unit_test(wrong_tokens_are_told),
+        cmocka_unit_test(wrong_tokens_are_reported),
         cmocka_unit_test(tokens_of_operators_look),
         cmocka_unit_test(wrong_tokens_are_slowed_down),
         cmocka_unit_test(names_that_are_no_text),

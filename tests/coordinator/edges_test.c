@@ -41,7 +41,7 @@ static uint64_t session_of(struct sim_cluster *cluster, uint32_t rows)
 
 // The row that is appended may be acknowledged, though this life of the coordinator has no record of it yet.
 // Seed 380.
-static void a_truncate_keeps_rows_that_nobody_has_told_of_yet(void **state)
+static void a_truncate_keeps_rows_that_were_not_reported_yet(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(1);
@@ -92,7 +92,7 @@ static void a_truncate_keeps_its_copy_while_its_holder_comes_back(void **state)
 
 // The commit is durable, and its holder went away before it heard so. A truncation would give it a new layout
 // first when it comes back, and with that it forgets rows that it takes for prepared. Seed 20262.
-static void a_truncate_waits_for_holders_that_have_not_heard_of_a_commit(void **state)
+static void a_truncate_waits_for_holders_without_a_commit(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(1);
@@ -191,9 +191,9 @@ static void a_waiting_step_is_cancelled_as_its_session_is_deleted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_truncate_keeps_rows_that_nobody_has_told_of_yet),
+        cmocka_unit_test(a_truncate_keeps_rows_that_were_not_reported_yet),
         cmocka_unit_test(a_truncate_keeps_its_copy_while_its_holder_comes_back),
-        cmocka_unit_test(a_truncate_waits_for_holders_that_have_not_heard_of_a_commit),
+        cmocka_unit_test(a_truncate_waits_for_holders_without_a_commit),
         cmocka_unit_test(a_truncate_waits_for_holders_that_lead_up_to_what_it_keeps),
         cmocka_unit_test(a_worker_without_its_layout_is_no_session_that_is_gone),
         cmocka_unit_test(a_waiting_step_is_cancelled_as_its_session_is_deleted),

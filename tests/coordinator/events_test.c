@@ -198,7 +198,7 @@ static void a_flood_is_counted(void **state)
 }
 
 // A client that is refused again and again, for a day, does not fill the ring.
-static void what_goes_on_is_told_ever_more_seldom(void **state)
+static void what_goes_on_is_reported_ever_more_seldom(void **state)
 {
     (void)state;
     struct coordinator_events *events = make();
@@ -385,7 +385,7 @@ int main(void)
         cmocka_unit_test(a_ring_that_goes_over_shows_the_gap),
         cmocka_unit_test(numbers_rise_over_terms),
         cmocka_unit_test(a_flood_is_counted),
-        cmocka_unit_test(what_goes_on_is_told_ever_more_seldom),
+        cmocka_unit_test(what_goes_on_is_reported_ever_more_seldom),
         cmocka_unit_test(what_a_flood_has_in_common_stays),
         cmocka_unit_test(strings_are_cut_and_cleaned),
         cmocka_unit_test(the_log_and_the_event_say_the_same),

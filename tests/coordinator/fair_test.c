@@ -73,7 +73,7 @@ static void test_one_tenant_is_a_queue(void **state)
     assert_int_equal(fair.n, 0);
 }
 
-static void test_a_flood_delays_nobody(void **state)
+static void test_a_flood_delays_no_other(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 5000; i++)
@@ -146,7 +146,7 @@ static void test_shares_follow_cost_and_weight(void **state)
 }
 
 // However dear it is, an item is sent at last, and at once where no other one waits.
-static void test_nobody_starves(void **state)
+static void test_no_tenant_starves(void **state)
 {
     (void)state;
     push(1, 1, UINT32_MAX);
@@ -253,11 +253,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_one_tenant_is_a_queue, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_flood_delays_nobody, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_flood_delays_no_other, setup, teardown),
         cmocka_unit_test_setup_teardown(test_coming_back_gains_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_debts_are_kept, setup, teardown),
         cmocka_unit_test_setup_teardown(test_shares_follow_cost_and_weight, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_nobody_starves, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_tenant_starves, setup, teardown),
         cmocka_unit_test_setup_teardown(test_removed_items_cost_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_drawn, setup, teardown),
         cmocka_unit_test_setup_teardown(test_many_items, setup, teardown),

@@ -115,7 +115,7 @@ static void is_back(struct sim_cluster *cluster, uint64_t session, const char *w
     assert_in_range(n, sessions, pages + 2 * (uint64_t)sessions + 2);
 }
 
-static void a_million_chunks_are_told_in_a_bounded_number_of_messages(void **state)
+static void a_million_chunks_are_sent_in_a_bounded_number_of_messages(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = sim_cluster_new(
@@ -153,7 +153,7 @@ int main(int argc, char **argv)
         chunks = (uint32_t)strtoul(argv[3], NULL, 10);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_million_chunks_are_told_in_a_bounded_number_of_messages),
+        cmocka_unit_test(a_million_chunks_are_sent_in_a_bounded_number_of_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

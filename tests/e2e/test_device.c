@@ -330,7 +330,7 @@ static void a_lost_device_gives_no_numbers(void **state)
 
 // A driver that is too old for the module: the worker serves on its processor, and says so wherever an
 // operator looks.
-static void an_old_driver_is_told(void **state)
+static void an_old_driver_is_reported(void **state)
 {
     (void)state;
     const char *const args[] = {"--device", "auto", "--device-module", module, "--bandwidth", "1G", NULL};
@@ -370,7 +370,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(layers_may_differ),
         cmocka_unit_test(a_full_device_refuses),
         cmocka_unit_test(a_lost_device_gives_no_numbers),
-        cmocka_unit_test(an_old_driver_is_told),
+        cmocka_unit_test(an_old_driver_is_reported),
     };
     const struct CMUnitTest on_gpu[] = {
         cmocka_unit_test(processor_and_device_serve_one_session),

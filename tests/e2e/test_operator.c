@@ -113,7 +113,7 @@ static void a_worker_says_why_it_cannot_join(void **state)
     support_stop(cluster);
 }
 
-static void another_secret_is_told_on_both_sides(void **state)
+static void another_secret_is_reported_on_both_sides(void **state)
 {
     (void)state;
     struct harness_cluster *cluster = support_start(&(struct harness_options){.workers = 0});
@@ -316,7 +316,7 @@ static void an_attach_fills_all_workers(void **state)
 }
 
 // What --memory is for is said in the log, and is what the cluster counts.
-static void what_memory_is_for_is_told(void **state)
+static void what_memory_is_for_is_reported(void **state)
 {
     (void)state;
     static const struct {
@@ -454,7 +454,7 @@ static void a_hangup_ends_nothing(void **state)
 }
 
 // Before a worker ends that has keys and values, and no files, its operator reads what is lost with it.
-static void what_goes_with_a_worker_is_told(void **state)
+static void what_goes_with_a_worker_is_reported(void **state)
 {
     (void)state;
     static const banyan_spec spec = {
@@ -483,13 +483,13 @@ static void what_goes_with_a_worker_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_hangup_ends_nothing),
-                                       cmocka_unit_test(what_goes_with_a_worker_is_told),
+                                       cmocka_unit_test(what_goes_with_a_worker_is_reported),
                                        cmocka_unit_test(a_worker_says_why_it_cannot_join),
-                                       cmocka_unit_test(another_secret_is_told_on_both_sides),
+                                       cmocka_unit_test(another_secret_is_reported_on_both_sides),
                                        cmocka_unit_test(a_worker_refuses_what_cannot_be),
                                        cmocka_unit_test(a_missing_range_speaks_of_workers),
                                        cmocka_unit_test(an_attach_fills_all_workers),
-                                       cmocka_unit_test(what_memory_is_for_is_told),
+                                       cmocka_unit_test(what_memory_is_for_is_reported),
                                        cmocka_unit_test(a_lost_worker_is_forgotten),
                                        cmocka_unit_test(it_is_ready_with_a_worker),
                                        cmocka_unit_test(all_addresses_are_not_advertised),

@@ -273,7 +273,7 @@ static void across_the_border(void **state)
 }
 
 // Lists, counts, events and keys are a tenant's own; operators see whose a session is, and no answers.
-static void what_is_told(void **state)
+static void what_the_error_says(void **state)
 {
     (void)state;
     banyan_client *a = token_client("a1", "tcp"), *b = token_client("b1", "nng+tcp"),
@@ -529,7 +529,7 @@ static void workers_want_a_pass(void **state)
 }
 
 // The only worker goes: its tenant hears that rows are missing, an admin also at whom.
-static void who_is_missing_is_told_to_admins(void **state)
+static void who_is_missing_is_shown_to_admins(void **state)
 {
     (void)state;
     struct harness_cluster *first = cluster;
@@ -565,11 +565,11 @@ int main(void)
     make_tokens();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(across_the_border),
-        cmocka_unit_test(what_is_told),
+        cmocka_unit_test(what_the_error_says),
         cmocka_unit_test(revoked_under_load),
         cmocka_unit_test(workers_want_a_pass),
         cmocka_unit_test(restart),
-        cmocka_unit_test(who_is_missing_is_told_to_admins),
+        cmocka_unit_test(who_is_missing_is_shown_to_admins),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     support_stop(cluster);

@@ -318,7 +318,7 @@ class StandIns(Case):
         self.assertIn("interrupted; the results so far are in", (self.root / "said").read_text())
         self.nothing_runs()
 
-    def test_nobody_reads_the_output(self):
+    def test_output_without_a_reader(self):
         reader, writer = os.pipe()
         os.close(reader)
         with open(self.root / "said", "wb") as said:

@@ -331,7 +331,7 @@ static void merge_at_touches_its_heads_alone(void **state)
     data_partial_free(&from);
 }
 
-static void coverage_tells_chunks_apart(void **state)
+static void coverage_distinguishes_chunks(void **state)
 {
     (void)state;
     struct kernels_coverage want = {0}, got = {0}, part = {0};
@@ -379,7 +379,7 @@ int main(void)
         cmocka_unit_test(sinks_enter_at_the_finish),
         cmocka_unit_test(packed_layout),
         cmocka_unit_test(merge_at_touches_its_heads_alone),
-        cmocka_unit_test(coverage_tells_chunks_apart),
+        cmocka_unit_test(coverage_distinguishes_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

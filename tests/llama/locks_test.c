@@ -52,7 +52,7 @@ static struct cache *cache_with_session(void)
 
 // Other caches are made and freed meanwhile, and the one that is being asked for is freed by its caller at
 // once, and in truth once the question has ended.
-static void nobody_waits_for_a_question_of_another(void **state)
+static void no_call_waits_for_a_question_of_another(void **state)
 {
     (void)state;
     struct cache *cache = cache_with_session();
@@ -99,6 +99,6 @@ NEVER(banyan_code, spec_create, struct cache *cache, banyan_client *client, cons
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nobody_waits_for_a_question_of_another)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_call_waits_for_a_question_of_another)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -320,7 +320,7 @@ static void what_a_row_sees_begins_where_kernels_begin(void **state)
     assert_int_equal(proto_layer_from(&(struct proto_layer){.not_causal = true}, 1000), 0);
 }
 
-static void what_nobody_sees_is_forgotten(void **state)
+static void unseen_rows_are_forgotten(void **state)
 {
     (void)state;
     struct spec s;
@@ -354,7 +354,7 @@ int main(void)
         cmocka_unit_test(any_numbers),
         cmocka_unit_test(a_spec_has_a_largest_size),
         cmocka_unit_test(what_a_row_sees_begins_where_kernels_begin),
-        cmocka_unit_test(what_nobody_sees_is_forgotten),
+        cmocka_unit_test(unseen_rows_are_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

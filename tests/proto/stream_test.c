@@ -357,7 +357,7 @@ static void test_bad_frames_on_a_link(void **state)
 }
 
 // However often it is said, and when the link goes besides.
-static void test_a_cancellation_is_told_once(void **state)
+static void test_a_cancellation_is_reported_once(void **state)
 {
     struct fixture *f = *state;
     const struct proto_outgoing cancel = {.kind = PROTO_FRAME_ONE_WAY,
@@ -696,7 +696,7 @@ static void on_refused(void *arg)
 }
 
 // Both over a unix socket, whose file goes with its server, and over TCP.
-static void state_is_told(struct fixture *f)
+static void state_is_reported(struct fixture *f)
 {
     struct told told = {0};
     struct proto_channel *channel =
@@ -719,11 +719,11 @@ static void state_is_told(struct fixture *f)
     assert_int_equal(told.down, 1); // one's own close is no news
 }
 
-static void test_state_is_told(void **state)
+static void test_state_is_reported(void **state)
 {
-    state_is_told(*state);
+    state_is_reported(*state);
     struct fixture *f = fixture_new(TRANSPORT_TCP);
-    state_is_told(f);
+    state_is_reported(f);
     fixture_free(f);
 }
 
@@ -745,8 +745,8 @@ int main(void)
         cmocka_unit_test(test_names_are_looked_up),
         cmocka_unit_test(test_all_addresses_are_of_both_families),
         cmocka_unit_test(test_names_of_hosts),
-        TEST(test_state_is_told),
-        TEST(test_a_cancellation_is_told_once),
+        TEST(test_state_is_reported),
+        TEST(test_a_cancellation_is_reported_once),
         TEST(test_a_late_call_is_taken_back),
         TEST(test_a_successors_socket_file_stays),
         TEST(test_what_stalls),

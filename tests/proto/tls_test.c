@@ -430,7 +430,7 @@ static void start_middle(struct middle *m, const char *to)
     assert_int_equal(pthread_create(&m->thread, NULL, run_middle, m), 0);
 }
 
-static void test_somebody_in_the_middle(void **state)
+static void test_an_attacker_in_the_middle(void **state)
 {
     struct fixture *f = *state;
     struct common_tls *server = issue("server", "banyan:coordinator", HERE),
@@ -714,7 +714,7 @@ int main(void)
         TEST(test_clients),
         TEST(test_a_revoked_server),
         TEST(test_plain_against_tls),
-        TEST(test_somebody_in_the_middle),
+        TEST(test_an_attacker_in_the_middle),
         TEST(test_half_hellos),
         TEST(test_a_reader_that_pauses),
         TEST(test_a_frame_of_60_mib),

@@ -198,7 +198,7 @@ static void test_an_answer_with_bytes_behind_it(void **state)
 }
 
 // Of two that fail the first in the order of ranks is reported, whichever was first in time.
-static void test_the_first_failure_is_told(void **state)
+static void test_the_first_failure_is_reported(void **state)
 {
     (void)state;
     struct reduce_outcome outcome;
@@ -340,7 +340,7 @@ int main(void)
         cmocka_unit_test(test_cancel_hands_the_credit_on),
         cmocka_unit_test(test_an_answer_that_does_not_fit),
         cmocka_unit_test(test_an_answer_with_bytes_behind_it),
-        cmocka_unit_test(test_the_first_failure_is_told),
+        cmocka_unit_test(test_the_first_failure_is_reported),
         cmocka_unit_test(test_a_child_traces_its_own_ranks),
         cmocka_unit_test(test_a_silent_child_fails_at_the_deadline),
         cmocka_unit_test(test_a_frame_that_waits_fails_at_its_deadline),

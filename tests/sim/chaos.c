@@ -148,12 +148,12 @@ static bool quota_changes(uint64_t seed, uint32_t step)
     return chaos.faults & UINT64_C(1) << QUOTA && common_mix64(seed ^ (uint64_t)step << 41) % 20 == 0;
 }
 
-static bool somebody_joins(uint64_t seed, uint32_t step)
+static bool a_worker_joins(uint64_t seed, uint32_t step)
 {
     return chaos.faults & UINT64_C(1) << JOIN && common_mix64(seed ^ (uint64_t)step << 40) % 40 == 0;
 }
 
-static bool somebody_returns(uint64_t seed, uint32_t step)
+static bool a_worker_returns(uint64_t seed, uint32_t step)
 {
     return chaos.faults & UINT64_C(1) << RETURN && common_mix64(seed ^ (uint64_t)step << 42) % 20 == 0;
 }
@@ -215,9 +215,9 @@ static void run(uint64_t seed)
             chaos_disturb(MEMORY_FLIP);
         if (quota_changes(seed, i))
             chaos_disturb(QUOTA);
-        if (somebody_joins(seed, i))
+        if (a_worker_joins(seed, i))
             chaos_disturb(JOIN);
-        if (somebody_returns(seed, i))
+        if (a_worker_returns(seed, i))
             chaos_disturb(RETURN);
         if (something_swallows(seed, i))
             chaos_disturb(SWALLOW);
@@ -229,7 +229,7 @@ static void run(uint64_t seed)
         chaos_snapshot_step();
         sim_advance(sim_random(3) ? sim_random(pace) : sim_random(pace * 20));
         chaos_check_all();
-        chaos_look_for_struck();
+        chaos_look_for_removed();
         chaos_check_audits();
         count_what_happened();
     }

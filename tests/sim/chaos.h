@@ -118,7 +118,7 @@ struct op {
     bool rivals;         // another may have had the name at some time while it was under way
     // Of WATCH; layer is one too many (0: any), rows are the steps that it waits for, first the time until
     // when:
-    bool wants_trace, wants_mass;
+    bool asks_for_trace, asks_for_mass;
 };
 
 struct flip { // of bits in a worker's memory
@@ -199,7 +199,7 @@ void chaos_not_lost(struct lost *lost, uint64_t chunk); // not any more
 // What no worker has any more that counts as a holder is lost.
 void chaos_look_for_losses(void);
 // What a dead process had and what is removed may come back to its worker: as a copy of another's.
-void chaos_look_for_struck(void);
+void chaos_look_for_removed(void);
 
 // ---- audits (chaos_audit.c) --------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ void chaos_start_watch(struct model *m);
 // It reports only steps of this session that clients have made, as they were, and ends early only with all of
 // them.
 void chaos_check_watch(const struct op *op);
-bool chaos_nobody_watches(void); // nor is anything computed for those who did
+bool chaos_has_no_watch(void); // nor is anything computed for those who did
 
 // ---- bits that flip in memory (chaos_flips.c) -----------------------------------------------------------
 //

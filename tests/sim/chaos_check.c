@@ -211,10 +211,10 @@ static void check_look(const struct op *op)
         return;
     if (code == COMMON_DATA_LOSS && !m->lossy && !chaos_kills_excuse() && !nothing_is_lost(op))
         chaos_violated(op, "rows are lost though no worker was killed");
-    bool nobody_has =
+    bool no_worker_has =
         op->first < m->born && strcmp(op->call->reason, "HOLE") == 0; // below what it began with
     if (op->must && !m->lossy && !chaos_kills_excuse() && code != COMMON_OK && !chaos_passes(code) &&
-        !nobody_has)
+        !no_worker_has)
         chaos_violated(op, "a ticket for acknowledged rows is refused");
     for (uint32_t l = 0; l < LAYERS && code == COMMON_OK; l++)
         for (uint64_t i = op->first; i < op->first + op->rows; i++)

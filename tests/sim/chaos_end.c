@@ -145,7 +145,7 @@ static void find_strangers(void)
 
 static void watches_end(void)
 {
-    for (int tries = 0; !chaos_nobody_watches(); tries++) {
+    for (int tries = 0; !chaos_has_no_watch(); tries++) {
         if (tries == TRIES)
             chaos_violated(NULL, "the coordinator still watches for somebody");
         sim_advance(100 * COMMON_NS_PER_MS);

@@ -113,7 +113,7 @@ static void revive(struct sim_worker *worker)
 
 // It has not received this chunk yet, or its files have not taken that, so that they lack it: it comes back
 // without. A restarted coordinator cannot tell that nothing was in it.
-static void untold_copies_die(struct model *m, const struct sim_worker *worker)
+static void unsent_copies_die(struct model *m, const struct sim_worker *worker)
 {
     const struct coordinator_session *s =
         chaos.cluster->coordinator ? coordinator_session_any(&chaos.cluster->coordinator->sessions, m->id)
@@ -162,7 +162,7 @@ static void kill_worker(struct sim_worker *worker)
         return;
     }
     for (uint32_t i = 0; i < chaos.n_models && !chaos.wrong; i++)
-        untold_copies_die(&chaos.models[i], worker);
+        unsent_copies_die(&chaos.models[i], worker);
     give_back_of(worker);
     sim_worker_kill(worker); // its files have all that counts
     chaos_look_for_losses();
@@ -185,7 +185,7 @@ static void harm_files(struct sim_worker *worker, enum fault fault)
     bool keeps = fault == POWER && worker->synced; // all that it has answered for
     if (keeps) {
         for (uint32_t i = 0; i < chaos.n_models && !chaos.wrong; i++)
-            untold_copies_die(&chaos.models[i], worker);
+            unsent_copies_die(&chaos.models[i], worker);
         give_back_of(worker);
         sim_worker_kill(worker);
     } else {
@@ -328,7 +328,7 @@ static void freeze(struct common_loop *loop, uint64_t most_ns)
 }
 
 // It ends, and starts again on its store, or on a wrong one. Its disk is as it should be.
-static void coordinator_anew(bool kill)
+static void coordinator_restart(bool kill)
 {
     struct sim_cluster *cluster = chaos.cluster;
     struct common_error err;
@@ -518,7 +518,7 @@ void chaos_disturb(enum fault fault)
     case STORE_WRONG:
         chaos.wrong = chaos.was_wrong = true;
         chaos.wrongs++;
-        coordinator_anew(true);
+        coordinator_restart(true);
         sim_advance(sim_random(5 * COMMON_NS_PER_S));
         chaos_check_all();
         sim_coordinator_kill(cluster);
@@ -526,11 +526,11 @@ void chaos_disturb(enum fault fault)
         chaos_check_all();
         chaos.wrong = false;
         chaos.wrongs++;
-        coordinator_anew(true);
+        coordinator_restart(true);
         break;
     case KILL_COORDINATOR:
     case STOP_COORDINATOR:
-        coordinator_anew(fault == KILL_COORDINATOR);
+        coordinator_restart(fault == KILL_COORDINATOR);
         break;
     case FREEZE_WORKER:
         if (worker->loop)
@@ -656,7 +656,7 @@ void chaos_cool(void)
         if (!sim_random(3))
             sim_worker_cool(chaos.cluster->workers[i], (uint32_t)sim_random(12));
         if (!sim_random(12))
-            sim_worker_anew(chaos.cluster->workers[i], sim_random(UINT64_MAX));
+            sim_worker_rewrite(chaos.cluster->workers[i], sim_random(UINT64_MAX));
     }
 }
 

@@ -39,7 +39,7 @@ static bool counts_at(const struct coordinator_chunk *chunk, uint32_t worker)
 }
 
 // It is not in use, and not in the store yet: a restarted coordinator would use it.
-static bool is_being_struck(const struct coordinator_chunk *chunk, uint32_t worker)
+static bool is_being_removed(const struct coordinator_chunk *chunk, uint32_t worker)
 {
     for (uint32_t i = 0; chunk && i < coordinator_chunk_copies(chunk); i++)
         if (number_of(coordinator_chunk_holder(chunk, i)) == worker)
@@ -82,7 +82,7 @@ static bool look_at(struct flip *flip, bool at_once)
     const struct coordinator_sessions *all = sessions();
     bool due = at_once || sim_clock() >= flip->ask_at_ns;
     for (uint32_t i = 0; i < all->n_slots; i++)
-        if (is_being_struck(chunk_in(all->slots[i], flip), flip->worker))
+        if (is_being_removed(chunk_in(all->slots[i], flip), flip->worker))
             return false;
     if (flip->life != chaos.lives)
         flip->asked_of = 0; // what another one was asked for is forgotten

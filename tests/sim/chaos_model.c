@@ -157,8 +157,8 @@ void chaos_not_lost(struct lost *lost, uint64_t chunk)
 
 // Whether the holder has said what is left of its files, and has all that counts, as far as the coordinator
 // can tell.
-static bool is_heard(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
-                     uint32_t copy)
+static bool is_reported(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
+                        uint32_t copy)
 {
     const struct coordinator_worker *w = coordinator_chunk_holder(chunk, copy);
     const struct sim_worker *worker = chaos.cluster->workers[w->name[1] - '0'];
@@ -180,13 +180,13 @@ static bool is_dead(struct model *m, const struct coordinator_session *s,
     if (chaos_is_lost(dead, chunk->id) && !is_written(m, at) &&
         sim_worker_holds(chaos.cluster->workers[w], m->id, at))
         chaos_not_lost(dead, chunk->id);
-    if (chaos_is_lost(dark, chunk->id) && is_heard(s, chunk, copy))
+    if (chaos_is_lost(dark, chunk->id) && is_reported(s, chunk, copy))
         chaos_not_lost(dark, chunk->id);
     return chaos_is_lost(dead, chunk->id) || chaos_is_lost(dark, chunk->id) ||
            chaos_is_lost(&m->rotten[w][chunk->index], chunk->id);
 }
 
-void chaos_look_for_struck(void)
+void chaos_look_for_removed(void)
 {
     if (chaos.replicas == 1 || chaos.wrong || !chaos.cluster->coordinator)
         return;

@@ -29,7 +29,7 @@ void chaos_partial_begins(struct op *op)
 }
 
 // As coordinators see it: each copy is known to be lost, or in doubt, or its worker has been given up.
-static bool is_at_nobody(const struct coordinator_chunk *chunk)
+static bool has_no_copy(const struct coordinator_chunk *chunk)
 {
     for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk) && !chunk->lost; copy++) {
         enum coordinator_worker_state state = coordinator_chunk_holder(chunk, copy)->state;
@@ -45,7 +45,7 @@ static void look_for(struct op *op, const struct coordinator *coordinator)
 {
     const struct coordinator_session *s = coordinator_session_any(&coordinator->sessions, op->m->id);
     for (uint32_t i = 0; s && i < s->layout.n && s->layout.chunks[i].index <= TOKENS / CHUNK_TOKENS; i++)
-        if (is_at_nobody(&s->layout.chunks[i]))
+        if (has_no_copy(&s->layout.chunks[i]))
             op->gone |= 1u << s->layout.chunks[i].index;
     chaos.any_gone = chaos.any_gone || op->gone;
 }

@@ -20,8 +20,8 @@ void chaos_start_watch(struct model *m)
                             .trace = trace,
                             .from = chaos_from};
     op->first = sim_clock() + wish.wait_ns; // until when it waits
-    op->wants_trace = trace;
-    op->wants_mass = wish.mass_bins != 0;
+    op->asks_for_trace = trace;
+    op->asks_for_mass = wish.mass_bins != 0;
     op->call = sim_watch(chaos_a_client(), m->id, &wish);
 }
 
@@ -47,9 +47,9 @@ static void check_step(const struct op *op, const struct sim_watched *step)
         chaos_violated(op, "a watch tells of a step that nobody made");
     if (step->visible != end)
         chaos_violated(op, "a watched step saw other rows");
-    if (op->wants_trace && (!step->n_traces || step->strangers))
+    if (op->asks_for_trace && (!step->n_traces || step->strangers))
         chaos_violated(op, "a watched step has no traces of its workers");
-    if (op->wants_mass && !step->has_mass)
+    if (op->asks_for_mass && !step->has_mass)
         chaos_violated(op, "a watched step has no masses");
     if (!step->has_mass || step->mass_code != COMMON_OK)
         return;
@@ -81,7 +81,7 @@ void chaos_check_watch(const struct op *op)
     }
 }
 
-bool chaos_nobody_watches(void)
+bool chaos_has_no_watch(void)
 {
     bool nobody = true;
     for (const struct coordinator_watch *w = chaos.cluster->coordinator->steps.watches; w; w = w->next)

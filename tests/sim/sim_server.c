@@ -197,7 +197,7 @@ static void send_note(struct server_link *link)
     sim_link_send(link->io, SIM_ACCEPTOR, message);
 }
 
-void proto_stream_resume(struct proto_server *server)
+static void resume_links(struct proto_server *server)
 {
     for (struct common_list *at = server->links.next; at != &server->links; at = at->next)
         sim_link_resume(common_list_entry(at, struct server_link, link)->io, SIM_ACCEPTOR);
@@ -211,7 +211,7 @@ void proto_stream_tick(struct proto_server *server)
         if (!link->nng && link->io->ways[SIM_ACCEPTOR].stuck && !may_read(link))
             send_note(link);
     }
-    proto_stream_resume(server); // links whose readers have taken their answers meanwhile
+    resume_links(server); // links whose readers have taken their answers meanwhile
 }
 
 void proto_stream_evict(struct proto_server *server, uint64_t token)
@@ -352,5 +352,8 @@ static void server_unlisten(struct proto_listener *listener)
         server_link_close(common_list_entry(server->links.next, struct server_link, link));
 }
 
-const struct proto_server_ops proto_stream_server_ops = {.listen = server_listen, .close = server_unlisten};
-const struct proto_server_ops proto_sp_server_ops = {.listen = server_listen, .close = server_unlisten};
+const struct proto_server_ops proto_stream_server_ops = {
+    .listen = server_listen, .close = server_unlisten, .resume = resume_links, .streams = true};
+const struct proto_server_ops proto_sp_server_ops = {.listen = server_listen,
+                                                     .close = server_unlisten,
+                                                     .resume = resume_links};

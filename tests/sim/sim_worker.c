@@ -112,7 +112,7 @@ void sim_worker_cool(const struct sim_worker *worker, uint32_t most)
     }
 }
 
-void sim_worker_anew(const struct sim_worker *worker, uint64_t chance)
+void sim_worker_rewrite(const struct sim_worker *worker, uint64_t chance)
 {
     struct worker_store *store = worker->worker ? worker->worker->store : NULL;
     uint64_t n = store && worker->worker->disk ? worker_store_chunks(store) : 0;

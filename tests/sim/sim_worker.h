@@ -70,7 +70,7 @@ uint64_t sim_worker_tokens(const struct sim_worker *worker, uint64_t session, ui
 void sim_worker_cool(const struct sim_worker *worker, uint32_t most);
 // The file of one chunk, which `chance` says, is rewritten from memory, as when a row of it goes; what is
 // cold of it is loaded first.
-void sim_worker_anew(const struct sim_worker *worker, uint64_t chance);
+void sim_worker_rewrite(const struct sim_worker *worker, uint64_t chance);
 // What all workers have done so far.
 struct sim_cold {
     uint64_t evicted, loaded; // layers of chunks

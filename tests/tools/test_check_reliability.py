@@ -43,7 +43,7 @@ class CheckReliability(unittest.TestCase):
     def test_agrees(self):
         self.assertEqual(check({}), (0, ""))
 
-    def test_a_bug_that_is_not_told(self):
+    def test_a_bug_that_is_not_reported(self):
         self.assert_offence({"tests/mutation/planted.list": "## skip-a-check\n\n## one-more\n"}, "not in the table: one more")
 
     def test_a_bug_that_is_not_planted(self):

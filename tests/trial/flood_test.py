@@ -160,7 +160,7 @@ class Flood(place.Trial):
                         link.send_bytes(wire.prefix(header_len, payload_len) + bytes(1 << 16))
                 self.run_on()
 
-    def test_answers_that_nobody_reads(self):
+    def test_unread_answers(self):
         """Requests on and on, over connections whose answers stay where they are."""
         with contextlib.ExitStack() as stack:
             for _ in range(20):

@@ -67,7 +67,7 @@ static void what_is_given_stays(void **state)
     assert_false(config.listen_by_default);
 }
 
-static void an_edge_that_nobody_can_dial_is_refused(void **state)
+static void an_edge_that_cannot_be_dialled_is_refused(void **state)
 {
     (void)state;
     static const char *const edges[] = {"tcp://127.0.0.1:0", "tcp://localhost:7", "unix:///run/w.sock"};
@@ -133,8 +133,8 @@ static void others_do_not_reach_it_in_plain_tcp(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_follow_the_coordinator),         cmocka_unit_test(what_is_given_stays),
-        cmocka_unit_test(an_edge_that_nobody_can_dial_is_refused), cmocka_unit_test(advertise_is_a_host),
+        cmocka_unit_test(defaults_follow_the_coordinator),           cmocka_unit_test(what_is_given_stays),
+        cmocka_unit_test(an_edge_that_cannot_be_dialled_is_refused), cmocka_unit_test(advertise_is_a_host),
         cmocka_unit_test(others_do_not_reach_it_in_plain_tcp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -205,7 +205,7 @@ static void it_registers_and_beats(void **state)
 }
 
 // Accepted, and visited for a while: it beats, and is registered once it is active.
-static void it_beats_while_it_is_told(void **state)
+static void it_beats_during_the_visit(void **state)
 {
     (void)state;
     struct office o;
@@ -421,7 +421,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_registers_and_beats),
-        cmocka_unit_test(it_beats_while_it_is_told),
+        cmocka_unit_test(it_beats_during_the_visit),
         cmocka_unit_test(it_waits_for_a_late_coordinator),
         cmocka_unit_test(it_comes_back_after_a_lost_link_and_a_new_term),
         cmocka_unit_test(it_registers_again_when_it_is_forgotten),

@@ -64,7 +64,7 @@ static void side_by_side(void **state)
 }
 
 // Hashes beside it, work that was given up, work of several kinds.
-static void what_cannot_be_told(void **state)
+static void what_cannot_be_judged(void **state)
 {
     (void)state;
     struct worker_pace pace;
@@ -135,7 +135,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planned_and_taken),    cmocka_unit_test(little_work_does_not_count),
-        cmocka_unit_test(side_by_side),         cmocka_unit_test(what_cannot_be_told),
+        cmocka_unit_test(side_by_side),         cmocka_unit_test(what_cannot_be_judged),
         cmocka_unit_test(kinds_have_speeds),    cmocka_unit_test(work_of_many_rows),
         cmocka_unit_test(a_measurement_counts),
     };

@@ -58,7 +58,7 @@ static void blocks_are_wiped_when_rows_have_gone(void **state)
 
 // Rows that are never committed go, and the pages that had nothing else; frozen, appended and committed rows
 // stay.
-static void what_nobody_commits_goes(void **state)
+static void uncommitted_rows_go(void **state)
 {
     (void)state;
     struct worker_store *store = store_of(1 << 20);
@@ -596,7 +596,7 @@ int store_memory(uint32_t type)
 #ifndef __SANITIZE_ADDRESS__
         cmocka_unit_test(blocks_are_wiped_when_rows_have_gone),
 #endif
-        cmocka_unit_test(what_nobody_commits_goes),
+        cmocka_unit_test(uncommitted_rows_go),
         cmocka_unit_test(full_layers_become_blocks),
         cmocka_unit_test(a_block_is_one_call),
         cmocka_unit_test(chunks_take_no_more_than_their_footprint),

@@ -158,7 +158,7 @@ static void ask(struct setup *s)
     assert_int_equal(s->worker.n_prepares, 0);
 }
 
-static void whoever_waits_is_gone_on_with(void **state)
+static void a_waiting_request_goes_on(void **state)
 {
     (void)state;
     for (int what = ROWS; what <= MEMORY; what++) {
@@ -171,7 +171,7 @@ static void whoever_waits_is_gone_on_with(void **state)
     }
 }
 
-static void whoever_has_given_up_is_not(void **state)
+static void one_that_has_given_up_is_not(void **state)
 {
     (void)state;
     for (int what = ROWS; what <= MEMORY; what++) {
@@ -188,7 +188,7 @@ static void whoever_has_given_up_is_not(void **state)
 
 static pthread_t loop_thread;
 static atomic_uint calls_of_the_loop; // of the file system
-static uint32_t wants_of_the_disk;
+static uint32_t wanted_from_the_disk;
 
 static void note_call(void)
 {
@@ -199,7 +199,7 @@ static void bring_in(void *arg, struct worker_chunk *chunk) // as worker/daemon/
 {
     struct setup *s = (struct setup *)((char *)arg - offsetof(struct setup, p));
     struct worker_wants wants = {0};
-    wants_of_the_disk++;
+    wanted_from_the_disk++;
     worker_wants_add_chunk(&wants, chunk);
     worker_warm_begin(s->worker.warm, &wants);
 }
@@ -229,7 +229,7 @@ static void rows_of_a_cold_chunk_go(void **state)
     worker_disk_touch(s.p.disk, session_of(&s.p)); // its log says so after the chunk's
     worker_chunk_withdraw(chunk, 0, TOKENS - 1, 1, WORKER_ROW_ABSENT);
     assert_true(worker_disk_catch_up(s.p.disk)); // nothing is refused: it waits
-    assert_int_equal(wants_of_the_disk, 1);
+    assert_int_equal(wanted_from_the_disk, 1);
     assert_int_equal(common_timer_new(s.p.loop, stop_when_warm, &s, &timer), COMMON_OK);
     common_timer_start(timer, COMMON_NS_PER_MS, true);
     common_loop_run(s.p.loop);
@@ -257,8 +257,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_of_a_cold_chunk_go),
-        cmocka_unit_test(whoever_waits_is_gone_on_with),
-        cmocka_unit_test(whoever_has_given_up_is_not),
+        cmocka_unit_test(a_waiting_request_goes_on),
+        cmocka_unit_test(one_that_has_given_up_is_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

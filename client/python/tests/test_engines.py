@@ -446,7 +446,7 @@ def test_a_mistake_ends_requests_alone(engine):
     run(engine, request("b", TEXT[:20]))
 
 
-def test_a_session_that_somebody_deletes(engine, client):
+def test_a_session_that_another_deletes(engine, client):
     """Its request fails; the others of the batch are served."""
     a, b = request("a", TEXT[:40]), request("b", TEXT[5:45])
     engine.matched(a), engine.matched(b)
@@ -459,7 +459,7 @@ def test_a_session_that_somebody_deletes(engine, client):
     assert not engine.step((b, 41, 1))
 
 
-def test_a_session_that_somebody_cuts(engine, client):
+def test_a_session_that_another_cuts(engine, client):
     """Another client truncates it and writes another text: the request fails, however long that is."""
     a = request("a", TEXT[:40], "shared")
     run(engine, a)

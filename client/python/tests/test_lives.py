@@ -356,7 +356,7 @@ def test_close_does_not_wait_for_ever_for_a_call_that_never_leaves(cluster, monk
     assert not closing.is_alive() and client.closed
 
 
-def test_a_forked_process_is_told(cluster):
+def test_a_forked_process_gets_an_error(cluster):
     done = run_python(
         cluster,
         """
@@ -474,7 +474,7 @@ def test_a_daemon_that_ends_at_once_is_shown(tmp_path):
         banyan.local_cluster(1, coordinator_args=["--no-such-option"])
 
 
-def test_nobody_there():
+def test_no_listener():
     with pytest.raises(banyan.Unavailable):
         banyan.Client("unix:///nowhere/at/all.sock", connect_timeout=0.2)
     with pytest.raises(banyan.InvalidArgument):

@@ -120,7 +120,7 @@ static void a_stopped_holder_leaves_the_outcome_open(void **state)
 }
 
 // The same without the kill: the returning holder gets its layout, and the rows do not come back.
-static void a_holder_that_returns_is_told_what_has_failed(void **state)
+static void a_holder_that_returns_gets_what_has_failed(void **state)
 {
     (void)state;
     for (uint32_t rows = 1; rows <= 20; rows += 19) {
@@ -193,7 +193,7 @@ static void an_acknowledged_append_survives_though_no_step_followed(void **state
 
 // After a restart one holder has reported its part, and the other one has not. The first is lost, and its
 // chunk must be placed on another worker: the rows that it has reported may still count.
-static void a_chunk_that_may_have_rows_is_not_placed_anew(void **state)
+static void a_chunk_that_may_have_rows_is_not_placed_again(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(3);
@@ -416,10 +416,10 @@ int hermetic_appends(void)
         cmocka_unit_test(what_a_holder_refuses_is_refused_for_good),
         cmocka_unit_test(rows_without_memory_are_refused_for_good),
         cmocka_unit_test(a_stopped_holder_leaves_the_outcome_open),
-        cmocka_unit_test(a_holder_that_returns_is_told_what_has_failed),
+        cmocka_unit_test(a_holder_that_returns_gets_what_has_failed),
         cmocka_unit_test(a_part_of_an_append_is_not_there),
         cmocka_unit_test(an_acknowledged_append_survives_though_no_step_followed),
-        cmocka_unit_test(a_chunk_that_may_have_rows_is_not_placed_anew),
+        cmocka_unit_test(a_chunk_that_may_have_rows_is_not_placed_again),
         cmocka_unit_test(what_another_holder_decides_is_not_past_the_end),
         cmocka_unit_test(rows_that_may_count_outlive_an_append_of_older_ones),
         cmocka_unit_test(a_truncate_keeps_what_was_acknowledged_before_it),

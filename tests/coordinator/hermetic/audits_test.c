@@ -54,8 +54,8 @@ static const struct coordinator_steps *steps_of(const struct sim_cluster *cluste
 // ---- SessionStep -----------------------------------------------------------------------------------------
 
 static Banyan__Pb__SessionStepReply told;
-static uint64_t told_positions[PROTO_KEPT_ROWS_MAX];
-static float told_o, told_lse;
+static uint64_t sent_positions[PROTO_KEPT_ROWS_MAX];
+static float sent_o, sent_lse;
 
 static void take_kept(struct sim_call *call, const struct proto_message *message)
 {
@@ -64,13 +64,13 @@ static void take_kept(struct sim_call *call, const struct proto_message *message
     assert_int_equal(message->n_tensors, told.rows ? 3 : 0);
     assert_true(told.n_positions <= PROTO_KEPT_ROWS_MAX);
     if (told.n_positions)
-        memcpy(told_positions, told.positions, told.n_positions * sizeof *told.positions);
+        memcpy(sent_positions, told.positions, told.n_positions * sizeof *told.positions);
     if (message->n_tensors) {
         assert_int_equal(message->tensors[0].bytes, told.n_positions * 2 * 4 * sizeof(float));
         assert_int_equal(message->tensors[2].bytes, told.n_positions * 2 * sizeof(float));
         const float *o = message->tensors[1].data, *lse = message->tensors[2].data;
-        told_o = o[(told.n_positions - 1) * 2 * 4];
-        told_lse = lse[(told.n_positions - 1) * 2];
+        sent_o = o[(told.n_positions - 1) * 2 * 4];
+        sent_lse = lse[(told.n_positions - 1) * 2];
     }
 }
 
@@ -126,12 +126,12 @@ static void a_step_is_kept_as_it_was_answered(void **state)
     assert_true(told.append);
     assert_int_equal(told.audit, COORDINATOR_AUDIT_NONE);
     assert_int_equal(told.n_positions, PROTO_KEPT_ROWS_MAX);
-    assert_int_equal(told_positions[0], 0);
-    assert_int_equal(told_positions[PROTO_KEPT_ROWS_MAX - 1], 19);
+    assert_int_equal(sent_positions[0], 0);
+    assert_int_equal(sent_positions[PROTO_KEPT_ROWS_MAX - 1], 19);
     for (uint32_t i = 1; i < told.n_positions; i++)
-        assert_true(told_positions[i] > told_positions[i - 1]);
-    assert_float_equal(told_o, 3, 1e-5);
-    assert_true(told_lse > 2);                             // ln 20 and the logit
+        assert_true(sent_positions[i] > sent_positions[i - 1]);
+    assert_float_equal(sent_o, 3, 1e-5);
+    assert_true(sent_lse > 2);                             // ln 20 and the logit
     OK(sim_append(cluster->client, session, 0, 0, 20, 3)); // within a second: the first one stays
     ask_kept(cluster, session);
     assert_int_equal(told.layer, 1);
@@ -142,7 +142,7 @@ static void a_step_is_kept_as_it_was_answered(void **state)
     ask_kept(cluster, session);
     assert_int_equal(told.layer, 0);
     assert_int_equal(told.rows, 1);
-    assert_true(told_positions[0] > 30);
+    assert_true(sent_positions[0] > 30);
     assert_int_equal(steps_of(cluster)->keep.n, 1);
     OK(sim_delete(cluster->client, session));
     sim_run_until_idle();
@@ -253,7 +253,7 @@ static void a_flipped_bit_of_one_holder_is_found(void **state)
     COUNTS(cluster, 4, 1, 0);
     ask_kept(cluster, session);
     assert_int_equal(told.audit, COORDINATOR_AUDIT_WRONG);
-    assert_int_equal(told_positions[0], 50);
+    assert_int_equal(sent_positions[0], 50);
     for (uint32_t at = 0; at < 30; at++) { // it stays, whatever comes
         sim_advance(2 * COMMON_NS_PER_S);
         OK(sim_read(cluster->client, session, 0, at, 1));
@@ -261,14 +261,14 @@ static void a_flipped_bit_of_one_holder_is_found(void **state)
     COUNTS(cluster, 34, 1, 0);
     ask_kept(cluster, session);
     assert_int_equal(told.audit, COORDINATOR_AUDIT_WRONG);
-    assert_int_equal(told_positions[0], 50);
+    assert_int_equal(sent_positions[0], 50);
     OK(sim_truncate(cluster->client, session, 30)); // but not when its rows go
     ask_kept(cluster, session);
     assert_int_equal(told.rows, 0);
     sim_advance(2 * COMMON_NS_PER_S);
     OK(sim_append(cluster->client, session, 0, 30, 1, 1));
     ask_kept(cluster, session);
-    assert_int_equal(told_positions[0], 30);
+    assert_int_equal(sent_positions[0], 30);
     sim_cluster_free(cluster);
 }
 
@@ -323,7 +323,7 @@ static void a_wrong_worker_is_found(void **state)
     struct sim_cluster *cluster = audited(1, each);
     uint64_t session = session_of(cluster, 20);
     ask_kept(cluster, session);
-    float lse = told_lse; // of another row: it is wrong, too
+    float lse = sent_lse; // of another row: it is wrong, too
     sim_serve_rule(cluster->workers[0]->loop, METHOD(STEP),
                    (struct sim_rule){.verdict = SIM_TELL, .times = 1, .tell = answer_wrongly, .arg = &lse});
     sim_advance(2 * COMMON_NS_PER_S);

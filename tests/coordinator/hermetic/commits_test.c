@@ -54,7 +54,7 @@ static void an_attach_beside_a_holder_that_is_away_is_refused(void **state)
 }
 
 // A holder that refused a durable commit, for want of memory, gets the commit again.
-static void a_commit_that_a_holder_did_not_hear_is_told_again(void **state)
+static void a_commit_that_a_holder_missed_is_repeated(void **state)
 {
     static const enum common_code codes[] = {COMMON_RESOURCE_EXHAUSTED, COMMON_INTERNAL};
     (void)state;
@@ -542,7 +542,7 @@ int hermetic_commits(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_attached_and_committed),
         cmocka_unit_test(an_attach_beside_a_holder_that_is_away_is_refused),
-        cmocka_unit_test(a_commit_that_a_holder_did_not_hear_is_told_again),
+        cmocka_unit_test(a_commit_that_a_holder_missed_is_repeated),
         cmocka_unit_test(rows_that_differ_between_holders_are_not_committed),
         cmocka_unit_test(a_commit_past_a_hole_is_durable_when_it_is_answered),
         cmocka_unit_test(rows_that_were_damaged_are_not_committed),

@@ -290,7 +290,7 @@ static void refusals_are_counted(void **state)
     sim_cluster_free(cluster);
 }
 
-static void a_store_that_refuses_is_told(void **state)
+static void a_store_that_refuses_is_an_event(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(1);
@@ -447,7 +447,7 @@ static void wrong_questions_are_refused(void **state)
     sim_cluster_free(cluster);
 }
 
-static void one_who_waits_is_told_once(void **state)
+static void a_waiting_reader_is_answered_once(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -477,7 +477,7 @@ static void one_who_waits_is_told_once(void **state)
     sim_cluster_free(cluster);
 }
 
-static void nobody_waits_longer_than_asked(void **state)
+static void no_reader_waits_longer_than_asked(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(1);
@@ -536,7 +536,7 @@ static void one_who_has_gone_waits_no_more(void **state)
     sim_cluster_free(cluster);
 }
 
-static void a_coordinator_that_stops_tells_who_waits(void **state)
+static void a_coordinator_that_stops_answers_waiting_readers(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(1);
@@ -608,15 +608,15 @@ int hermetic_events(void)
         cmocka_unit_test(a_restart_of_the_coordinator_is_no_news_of_sessions),
         cmocka_unit_test(a_balance_begins_and_ends),
         cmocka_unit_test(refusals_are_counted),
-        cmocka_unit_test(a_store_that_refuses_is_told),
+        cmocka_unit_test(a_store_that_refuses_is_an_event),
         cmocka_unit_test(pages_follow_each_other),
         cmocka_unit_test(only_what_was_asked_for_comes),
         cmocka_unit_test(wrong_questions_are_refused),
-        cmocka_unit_test(one_who_waits_is_told_once),
-        cmocka_unit_test(nobody_waits_longer_than_asked),
+        cmocka_unit_test(a_waiting_reader_is_answered_once),
+        cmocka_unit_test(no_reader_waits_longer_than_asked),
         cmocka_unit_test(so_many_wait_and_no_more),
         cmocka_unit_test(one_who_has_gone_waits_no_more),
-        cmocka_unit_test(a_coordinator_that_stops_tells_who_waits),
+        cmocka_unit_test(a_coordinator_that_stops_answers_waiting_readers),
         cmocka_unit_test(another_life_says_that_it_is_one),
         cmocka_unit_test(what_is_kept_no_more_is_counted),
     };

@@ -170,7 +170,7 @@ static uint64_t copied_of(struct sim_cluster *cluster)
 
 // Steps that were held while a holder was lost go through the same queue: the quiet tenant's is in the first
 // or the second frame of the new plan, though the flood was there before.
-static void a_flood_that_was_held_delays_nobody_more(void **state)
+static void a_flood_that_was_held_delays_no_other_longer(void **state)
 {
     (void)state;
     for (int other = 0; other < 2; other++) {
@@ -210,7 +210,7 @@ int hermetic_fairness(void)
         cmocka_unit_test(a_flood_delays_another_tenant_by_one_frame),
         cmocka_unit_test(a_flood_delays_all_others_alike),
         cmocka_unit_test(giants_of_a_tenant_let_others_giants_in),
-        cmocka_unit_test(a_flood_that_was_held_delays_nobody_more),
+        cmocka_unit_test(a_flood_that_was_held_delays_no_other_longer),
     };
     return cmocka_run_group_tests_name("fairness", tests, NULL, NULL);
 }

@@ -124,7 +124,7 @@ static void the_store_comes_first(void **state)
 }
 
 // While the store writes it no step goes back behind it any more, and none does afterwards.
-static void nobody_goes_behind_what_is_being_stored(void **state)
+static void no_step_goes_behind_what_is_being_stored(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -312,7 +312,7 @@ int hermetic_forget(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_stays_that_of_the_window),
         cmocka_unit_test(the_store_comes_first),
-        cmocka_unit_test(nobody_goes_behind_what_is_being_stored),
+        cmocka_unit_test(no_step_goes_behind_what_is_being_stored),
         cmocka_unit_test(a_block_may_be_sent_again),
         cmocka_unit_test(layers_wait_for_each_other),
         cmocka_unit_test(truncates_and_forks_go_back_to_the_floor),

@@ -85,7 +85,7 @@ static void no_step_fails_when_a_worker_is_killed(void **state)
 }
 
 // It hears nothing for a while, and comes back with what it had: that has no part in anything any more.
-static void a_holder_that_was_struck_off_comes_back_stale(void **state)
+static void a_holder_that_was_removed_comes_back_stale(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(3);
@@ -425,7 +425,7 @@ int hermetic_holders(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_chunk_is_at_as_many_workers_and_one_computes),
         cmocka_unit_test(no_step_fails_when_a_worker_is_killed),
-        cmocka_unit_test(a_holder_that_was_struck_off_comes_back_stale),
+        cmocka_unit_test(a_holder_that_was_removed_comes_back_stale),
         cmocka_unit_test(a_link_that_is_back_in_its_grace_costs_nothing),
         cmocka_unit_test(the_last_holder_stays),
         cmocka_unit_test(of_holders_that_are_all_away_the_first_serves),

@@ -10,7 +10,7 @@ static uint64_t used(const struct sim_cluster *cluster)
 }
 
 // Rows that a client has attached and does not commit go after a time without another put, and their memory.
-static void attached_rows_that_nobody_commits_go(void **state)
+static void attached_rows_without_a_commit_go(void **state)
 {
     (void)state;
     struct sim_cluster *cluster =
@@ -271,7 +271,7 @@ static void limits_that_make_no_sense_are_left_out(void **state)
 int hermetic_limits(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attached_rows_that_nobody_commits_go),
+        cmocka_unit_test(attached_rows_without_a_commit_go),
         cmocka_unit_test(rows_wait_for_a_coordinator_that_is_away),
         cmocka_unit_test(rows_of_a_commit_under_way_stay),
         cmocka_unit_test(tokens_are_counted_as_they_change),

@@ -609,7 +609,7 @@ static void a_late_worker_gets_its_share(void **state)
 }
 
 // It is said why nothing moves; nothing is lost meanwhile.
-static void a_drain_that_nobody_can_take_waits(void **state)
+static void a_drain_without_room_elsewhere_waits(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -674,7 +674,7 @@ int hermetic_moves(void)
         cmocka_unit_test(what_is_committed_does_not_wait_for_the_ticket),
         cmocka_unit_test(an_old_ticket_loses_no_row),
         cmocka_unit_test(a_late_worker_gets_its_share),
-        cmocka_unit_test(a_drain_that_nobody_can_take_waits),
+        cmocka_unit_test(a_drain_without_room_elsewhere_waits),
         cmocka_unit_test(sessions_have_two_copies_where_there_are_two_hosts),
     };
     return cmocka_run_group_tests_name("moves", tests, NULL, NULL);

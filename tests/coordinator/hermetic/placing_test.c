@@ -51,7 +51,7 @@ static void a_refused_place_takes_no_memory(void **state)
 
 // One of the new chunks' holders gets its layout and goes; another one is slow. No client is sent to the one
 // that went.
-static void a_holder_that_goes_while_another_is_told_is_replaced(void **state)
+static void a_holder_that_goes_while_another_gets_its_layout_is_replaced(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(4);
@@ -88,7 +88,7 @@ int hermetic_placing(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chunk_that_is_not_moved_after_all_takes_rows_again),
         cmocka_unit_test(a_refused_place_takes_no_memory),
-        cmocka_unit_test(a_holder_that_goes_while_another_is_told_is_replaced),
+        cmocka_unit_test(a_holder_that_goes_while_another_gets_its_layout_is_replaced),
     };
     return cmocka_run_group_tests_name("placing", tests, NULL, NULL);
 }

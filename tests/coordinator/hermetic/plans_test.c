@@ -25,7 +25,7 @@ static void a_plan_is_installed_once_and_shared(void **state)
     sim_cluster_free(cluster);
 }
 
-static void a_plan_that_a_member_refuses_is_made_anew(void **state)
+static void a_plan_that_a_member_refuses_is_made_again(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -79,7 +79,7 @@ static void a_plan_is_retired_with_a_member_that_goes(void **state)
     sim_cluster_free(cluster);
 }
 
-static void a_plan_that_nobody_uses_is_dropped(void **state)
+static void an_unused_plan_is_dropped(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -131,7 +131,7 @@ static void steps_go_on_when_a_worker_raises_the_term(void **state)
 }
 
 // A root that has dropped the plan, for any reason: the plan is installed again.
-static void a_plan_that_its_root_does_not_know_is_made_anew(void **state)
+static void a_plan_that_its_root_lacks_is_made_again(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -148,12 +148,12 @@ int hermetic_plans(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_is_installed_once_and_shared),
-        cmocka_unit_test(a_plan_that_a_member_refuses_is_made_anew),
+        cmocka_unit_test(a_plan_that_a_member_refuses_is_made_again),
         cmocka_unit_test(a_plan_is_retired_with_a_member_that_goes_before_it_is_ready),
         cmocka_unit_test(a_plan_is_retired_with_a_member_that_goes),
-        cmocka_unit_test(a_plan_that_nobody_uses_is_dropped),
+        cmocka_unit_test(an_unused_plan_is_dropped),
         cmocka_unit_test(steps_go_on_when_a_worker_raises_the_term),
-        cmocka_unit_test(a_plan_that_its_root_does_not_know_is_made_anew),
+        cmocka_unit_test(a_plan_that_its_root_lacks_is_made_again),
     };
     return cmocka_run_group_tests_name("plans", tests, NULL, NULL);
 }

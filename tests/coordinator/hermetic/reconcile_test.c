@@ -51,7 +51,7 @@ static uint64_t seen(struct sim_cluster *cluster, uint32_t method)
 // ---- many ranges ----------------------------------------------------------------------------------------
 
 // Every other token of each layer is committed by itself: no two ranges touch.
-static void a_session_of_many_ranges_is_told_in_a_few_messages(void **state)
+static void a_session_of_many_ranges_is_sent_in_a_few_messages(void **state)
 {
     (void)state;
     enum { LAYERS = 80, RANGES = 205 };
@@ -75,7 +75,7 @@ static void a_session_of_many_ranges_is_told_in_a_few_messages(void **state)
     sim_cluster_free(cluster);
 }
 
-static void many_sessions_of_many_layers_are_told_in_a_few_messages(void **state)
+static void many_sessions_of_many_layers_are_sent_in_a_few_messages(void **state)
 {
     (void)state;
     enum { LAYERS = 1024, SESSIONS = 17 };
@@ -100,7 +100,7 @@ static void many_sessions_of_many_layers_are_told_in_a_few_messages(void **state
 
 // One of them is truncated after the worker got everything, and before it is ACTIVE: the others are not sent
 // again.
-static void a_session_that_changes_under_a_visit_is_told_again_alone(void **state)
+static void a_session_that_changes_under_a_visit_is_sent_again_alone(void **state)
 {
     (void)state;
     enum { SESSIONS = 10 };
@@ -132,7 +132,7 @@ static void a_session_that_changes_under_a_visit_is_told_again_alone(void **stat
 
 // Its worker has no room for the copy of what is kept of the chunk that the truncate cuts: the truncate
 // fails, and no other session is affected.
-static void a_truncate_on_a_full_worker_is_nobody_elses_matter(void **state)
+static void a_truncate_on_a_full_worker_affects_no_other_session(void **state)
 {
     (void)state;
     enum { LAYERS = 1024, TRIES = 50 };
@@ -302,7 +302,7 @@ static void what_a_repair_finds_missing_is_lost(void **state)
 
 // The commit is durable, and its holder says that it is busy: the client gets OK, and steps over the rows
 // wait until the holder has the commit.
-static void a_commit_that_its_holder_did_not_hear_is_told_again(void **state)
+static void a_commit_that_its_holder_missed_is_repeated(void **state)
 {
     (void)state;
     uint64_t session, innocent;
@@ -390,7 +390,7 @@ static void what_becomes_durable_under_a_repair_stays_frozen(void **state)
 }
 
 // The rows that it has frozen are free again, for this session; another one's commit under way keeps its own.
-static void an_abort_that_its_holder_did_not_hear_is_told_again(void **state)
+static void an_abort_that_its_holder_missed_is_repeated(void **state)
 {
     (void)state;
     uint64_t session, innocent;
@@ -460,15 +460,15 @@ int hermetic_reconcile(void)
         cmocka_unit_test(a_session_whose_layout_was_never_taken_can_be_deleted),
         cmocka_unit_test(repairs_end_with_the_link_of_their_worker),
         cmocka_unit_test(what_a_repair_finds_missing_is_lost),
-        cmocka_unit_test(a_commit_that_its_holder_did_not_hear_is_told_again),
+        cmocka_unit_test(a_commit_that_its_holder_missed_is_repeated),
         cmocka_unit_test(what_a_worker_refuses_at_its_return_stays_frozen),
         cmocka_unit_test(what_becomes_durable_under_a_repair_stays_frozen),
-        cmocka_unit_test(an_abort_that_its_holder_did_not_hear_is_told_again),
+        cmocka_unit_test(an_abort_that_its_holder_missed_is_repeated),
         cmocka_unit_test(a_visit_outlasts_a_register),
-        cmocka_unit_test(a_session_of_many_ranges_is_told_in_a_few_messages),
-        cmocka_unit_test(many_sessions_of_many_layers_are_told_in_a_few_messages),
-        cmocka_unit_test(a_session_that_changes_under_a_visit_is_told_again_alone),
-        cmocka_unit_test(a_truncate_on_a_full_worker_is_nobody_elses_matter),
+        cmocka_unit_test(a_session_of_many_ranges_is_sent_in_a_few_messages),
+        cmocka_unit_test(many_sessions_of_many_layers_are_sent_in_a_few_messages),
+        cmocka_unit_test(a_session_that_changes_under_a_visit_is_sent_again_alone),
+        cmocka_unit_test(a_truncate_on_a_full_worker_affects_no_other_session),
     };
     return cmocka_run_group_tests_name("reconcile", tests, NULL, NULL);
 }

@@ -74,7 +74,7 @@ static void a_create_that_was_durable_and_unanswered_is_there_after_a_restart(vo
 
 // A layout that is in the store and that no worker received: the next life sends it, and no worker refuses it
 // as old.
-static void a_layout_is_stored_before_it_is_told(void **state)
+static void a_layout_is_stored_before_it_is_sent(void **state)
 {
     (void)state;
     for (int first = 0; first < 2; first++) { // whether members join, and the epoch rises
@@ -559,7 +559,7 @@ int hermetic_restarts(void)
         cmocka_unit_test(a_restarted_coordinator_learns_from_its_workers),
         cmocka_unit_test(an_append_under_way_at_a_kill_is_there_or_not),
         cmocka_unit_test(a_create_that_was_durable_and_unanswered_is_there_after_a_restart),
-        cmocka_unit_test(a_layout_is_stored_before_it_is_told),
+        cmocka_unit_test(a_layout_is_stored_before_it_is_sent),
         cmocka_unit_test(power_and_the_coordinator_are_lost_at_once),
         cmocka_unit_test(rows_that_were_taken_back_pass_for_no_others),
         cmocka_unit_test(rows_that_were_taken_back_pass_for_no_others_later),

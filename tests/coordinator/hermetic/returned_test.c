@@ -367,7 +367,7 @@ static void there_are_copies_enough(void **state)
 }
 
 // They stay unused for long: memory is not held forever.
-static void nobody_takes_them_up(void **state)
+static void they_stay_unused(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -386,7 +386,7 @@ static void nobody_takes_them_up(void **state)
 
 // A worker that does not take the layout, or a move, has what it had: rows that are no sealed chunk's among
 // them. None of them counts.
-static void what_it_is_told_is_refused(void **state)
+static void its_layout_is_refused(void **state)
 {
     (void)state;
     static const uint32_t methods[] = {METHOD(LAYOUT_SET), METHOD(CHUNK_PULL), METHOD(CHUNK_SUM),
@@ -439,8 +439,8 @@ int hermetic_returned(void)
         cmocka_unit_test(an_older_worker_keeps_nothing), cmocka_unit_test(it_is_drained_meanwhile),
         cmocka_unit_test(the_store_is_slow_meanwhile),   cmocka_unit_test(files_come_back),
         cmocka_unit_test(a_session_was_cut_meanwhile),   cmocka_unit_test(a_session_was_deleted_meanwhile),
-        cmocka_unit_test(there_are_copies_enough),       cmocka_unit_test(nobody_takes_them_up),
-        cmocka_unit_test(what_it_is_told_is_refused),    cmocka_unit_test(the_coordinator_ends_meanwhile),
+        cmocka_unit_test(there_are_copies_enough),       cmocka_unit_test(they_stay_unused),
+        cmocka_unit_test(its_layout_is_refused),         cmocka_unit_test(the_coordinator_ends_meanwhile),
     };
     return cmocka_run_group_tests_name("returned", tests, NULL, NULL);
 }

@@ -83,13 +83,13 @@ static void a_dispute_is_shown(void **state)
     }
 }
 
-static uint32_t told_wrong;
+static uint32_t reported_wrong;
 
 static void tell_wrong(void *arg, struct proto_request *request)
 {
     Banyan__Pb__ChunkSumReply reply = BANYAN__PB__CHUNK_SUM_REPLY__INIT;
     (void)arg;
-    told_wrong++;
+    reported_wrong++;
     reply.seal = 4711;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
@@ -100,11 +100,11 @@ static void it_is_looked_at_twice(void **state)
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
     uint64_t session = sealed_new(cluster, 1, 32);
-    told_wrong = 0;
+    reported_wrong = 0;
     sim_serve_rule(copy_of(cluster, session, 0, 0)->loop, METHOD(CHUNK_SUM),
                    (struct sim_rule){.verdict = SIM_TELL, .times = 1, .tell = tell_wrong});
     struct sim_call *call = sealed_scrub(cluster, session);
-    assert_int_equal(told_wrong, 1);
+    assert_int_equal(reported_wrong, 1);
     assert_true(call->corrupt == 0 && call->lost == 0);
     READS(cluster, session, 32, 32);
     sim_cluster_free(cluster);

@@ -91,7 +91,7 @@ static void a_seal_needs_all_holders(void **state)
     sim_cluster_free(cluster);
 }
 
-static void a_wrong_copy_is_struck_off(void **state)
+static void a_wrong_copy_is_removed(void **state)
 {
     (void)state;
     for (uint32_t replicas = 2; replicas <= 3; replicas++)
@@ -116,7 +116,7 @@ static void a_wrong_copy_is_struck_off(void **state)
 }
 
 // It is in the store before the next answer: a restarted coordinator does not count it either.
-static void a_struck_copy_stays_struck(void **state)
+static void a_removed_copy_stays_removed(void **state)
 {
     (void)state;
     for (uint32_t moment = 0; moment < 60; moment++) {
@@ -589,8 +589,8 @@ int hermetic_seals(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_chunks_are_sealed),
         cmocka_unit_test(a_seal_needs_all_holders),
-        cmocka_unit_test(a_wrong_copy_is_struck_off),
-        cmocka_unit_test(a_struck_copy_stays_struck),
+        cmocka_unit_test(a_wrong_copy_is_removed),
+        cmocka_unit_test(a_removed_copy_stays_removed),
         cmocka_unit_test(the_last_copy_is_lost),
         cmocka_unit_test(the_source_is_wrong_while_the_copy_is_stored),
         cmocka_unit_test(a_copy_of_a_wrong_copy_does_not_count),

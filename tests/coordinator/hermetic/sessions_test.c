@@ -256,7 +256,7 @@ static void a_place_that_its_holder_refuses_is_taken_back(void **state)
 
 // What waits for exclusive access to a session fails when the session goes first, and so does what waits for
 // its door.
-static void who_waits_for_a_session_that_goes_is_told(void **state)
+static void waiting_calls_end_when_their_session_goes(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -284,7 +284,7 @@ static void who_waits_for_a_session_that_goes_is_told(void **state)
 }
 
 // A worker that is too busy to receive that a session is deleted gets it again, though its link lasts.
-static void a_worker_that_refuses_a_drop_is_told_again(void **state)
+static void a_worker_that_refuses_a_drop_gets_it_again(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -344,8 +344,8 @@ int hermetic_sessions(void)
         cmocka_unit_test(a_session_is_created_laid_out_and_back_after_a_stop),
         cmocka_unit_test(a_store_that_refuses_leaves_the_session_as_it_was),
         cmocka_unit_test(a_place_that_its_holder_refuses_is_taken_back),
-        cmocka_unit_test(who_waits_for_a_session_that_goes_is_told),
-        cmocka_unit_test(a_worker_that_refuses_a_drop_is_told_again),
+        cmocka_unit_test(waiting_calls_end_when_their_session_goes),
+        cmocka_unit_test(a_worker_that_refuses_a_drop_gets_it_again),
 #ifndef __SANITIZE_ADDRESS__
         cmocka_unit_test(blocks_are_wiped_when_a_session_has_ended),
 #endif

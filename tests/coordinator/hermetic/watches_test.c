@@ -13,7 +13,7 @@ static struct sim_call *watch(struct sim_cluster *cluster, uint64_t session, uin
 
 // Steps before a truncate are not reported any more, so the watch does not wait for them either: it ends with
 // as many as it asked for.
-static void a_truncate_begins_the_count_anew(void **state)
+static void a_truncate_restarts_the_count(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -37,7 +37,7 @@ static void a_truncate_begins_the_count_anew(void **state)
 int hermetic_watches(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_truncate_begins_the_count_anew),
+        cmocka_unit_test(a_truncate_restarts_the_count),
     };
     return cmocka_run_group_tests_name("watches", tests, NULL, NULL);
 }

@@ -60,7 +60,7 @@ static struct sim_cluster *joining_with(uint32_t method)
     return cluster;
 }
 
-static void a_worker_is_asked_and_told_before_it_is_active(void **state)
+static void a_worker_is_visited_before_it_is_active(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = joining_with(METHOD(INVENTORY));
@@ -155,7 +155,7 @@ static void a_worker_that_is_silent_is_lost(void **state)
 
 // No one can say whether it has received the truncation: it is asked, and gets again what it holds of this
 // session.
-static void a_worker_in_doubt_of_a_session_is_told_it_again(void **state)
+static void a_worker_in_doubt_of_a_session_gets_it_again(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -267,7 +267,7 @@ static void a_worker_that_refuses_one_layout_is_active_for_the_others(void **sta
     sim_cluster_free(cluster);
 }
 
-static void a_link_that_breaks_while_a_worker_is_told_begins_anew(void **state)
+static void a_visit_whose_link_breaks_starts_again(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -292,7 +292,7 @@ static void a_link_that_breaks_while_a_worker_is_told_begins_anew(void **state)
 }
 
 // It is truncated after the worker got it, and before it is ACTIVE.
-static void a_layout_that_changes_under_a_visit_is_told_again(void **state)
+static void a_layout_that_changes_under_a_visit_is_sent_again(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -433,17 +433,17 @@ int hermetic_workers(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_append_fails_while_its_holder_is_away),
         cmocka_unit_test(what_a_dead_worker_held_is_lost_and_said_so),
-        cmocka_unit_test(a_worker_is_asked_and_told_before_it_is_active),
+        cmocka_unit_test(a_worker_is_visited_before_it_is_active),
         cmocka_unit_test(a_joining_worker_whose_link_breaks_is_lost_and_may_come_again),
         cmocka_unit_test(a_link_that_breaks_and_is_back_costs_nothing),
         cmocka_unit_test(a_link_that_stays_broken_is_a_worker_that_is_lost),
         cmocka_unit_test(a_worker_that_is_silent_is_lost),
-        cmocka_unit_test(a_worker_in_doubt_of_a_session_is_told_it_again),
+        cmocka_unit_test(a_worker_in_doubt_of_a_session_gets_it_again),
         cmocka_unit_test(a_visit_waits_for_the_store),
         cmocka_unit_test(a_full_disk_takes_no_worker_away),
         cmocka_unit_test(a_worker_that_refuses_one_layout_is_active_for_the_others),
-        cmocka_unit_test(a_link_that_breaks_while_a_worker_is_told_begins_anew),
-        cmocka_unit_test(a_layout_that_changes_under_a_visit_is_told_again),
+        cmocka_unit_test(a_visit_whose_link_breaks_starts_again),
+        cmocka_unit_test(a_layout_that_changes_under_a_visit_is_sent_again),
         cmocka_unit_test(a_name_is_one_workers),
         cmocka_unit_test(requests_of_clients_do_not_silence_workers),
         cmocka_unit_test(a_process_that_has_not_registered_is_not_let_in),
