@@ -71,17 +71,21 @@ def go_on(held: Counted | None, given: Any, columns: int, rows: int, pads: list[
     """Of a batch that gets so many rows behind its columns. Refused where they are counted in another way than those before."""
     if isinstance(given, torch.Tensor) and (given.dim() > 2 or given.shape[-1] != rows):
         return Counted(tuple(-pad for pad in pads))  # of several axes: these are the model's own affair
+    mine = None  # of each token its position less its column
+    if isinstance(given, torch.Tensor) and rows:
+        mine = given.reshape(-1, rows).cpu() - torch.arange(columns, columns + rows)
+        firsts, lasts = mine[:, 0].tolist(), mine[:, -1].tolist()
     offsets, even = list(held.offsets if held else [None] * len(pads)), held is None or held.even
     unknown = held is None and columns > 0
     for i, pad in enumerate(pads):
         skip = max(0, pad - columns)
         if skip >= rows:
             continue
-        if isinstance(given, torch.Tensor):
-            mine = given.reshape(-1, given.shape[-1])
-            mine = mine[i if len(mine) > 1 else 0, skip:].cpu() - torch.arange(columns + skip, columns + rows)
-            first, last = int(mine[0]), int(mine[-1])
-            even = even and bool((mine == first).all())
+        if mine is not None:
+            row = i if len(mine) > 1 else 0
+            first = firsts[row] if skip == 0 else int(mine[row, skip])
+            last = lasts[row]
+            even = even and (rows == 1 or bool((mine[row, skip:] == first).all()))
         else:
             first = last = -pad if given == TOKENS else 0
         if pad < columns and (unknown or offsets[i] != first):
