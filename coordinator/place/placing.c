@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/place/candidates.h"
@@ -23,7 +23,7 @@
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/unavailable.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 #include "reduce/plan.h"
 
 #define TRIES 3
@@ -586,7 +586,7 @@ static void store_chosen(struct coordinator_placing *p)
         coordinator_batch_copies(batch, s->id, &p->chosen[i]);
     }
     for (uint32_t i = 0; i < p->n_joining; i++)
-        coordinator_batch_member(batch, s->id, p->joining[i]->name);
+        coordinator_batch_joins(batch, s->id, p->joining[i]);
     if (p->n_joining)
         coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch + 1);
     if (ids) {

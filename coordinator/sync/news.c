@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
@@ -18,7 +18,8 @@ void coordinator_news_store(struct coordinator_sessions *sessions, const struct 
                             uint64_t instance, coordinator_store_fn done, void *arg)
 {
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_worker(batch, w->name, instance);
+    if (instance) // else it may be there with what it has joined (session/table.h)
+        coordinator_batch_worker(batch, w->name, instance);
     for (uint32_t i = 0; i < sessions->n_slots; i++) {
         const struct coordinator_session *s = sessions->slots[i];
         for (uint32_t k = 0; s && k < s->layout.n; k++) {
@@ -76,6 +77,6 @@ void coordinator_news_tick(struct coordinator_sessions *sessions, uint64_t now_n
         if (!w || !w->store_again_ns || w->store_again_ns > now_ns || w->state != COORDINATOR_WORKER_ACTIVE)
             continue;
         w->store_again_ns = 0;
-        store_process(sessions, w);
+        coordinator_news_store_process(sessions, w);
     }
 }

@@ -42,7 +42,7 @@ class BanyanCache(Answering):
         model: the model; or its config, then the model is looked at when it is first called.
         client: of the cluster.
         session: the session's name: opened where it is there, and generation goes on without a prefill; else made.
-            None: a session without a name, deleted by close(), with the cache, or when nobody has used it for six hours.
+            None: a session without a name, deleted by close(), with the cache, or after six hours without use.
             A batch has one session a sequence, NAME/0, NAME/1, …
         batch: how many sequences a named session has; None: opened, or made by the first call.
         kv_type: how the cluster holds keys and values; None: as the model computes them.
@@ -229,7 +229,7 @@ class BanyanCache(Answering):
         self._steps = None
 
     def close(self) -> None:
-        """Lets go of the sessions. Those with a name live on; those without are deleted. The cache is not used again."""
+        """Releases the sessions. Those with a name live on; those without are deleted. The cache is not used again."""
         self._closed = True
         self._drop_hooks()
         if self._steps is not None:
