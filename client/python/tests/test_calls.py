@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are called in other ways than by generate() and by themselves; models that are not ready to be called."""
+"""Models that are called in other ways than by generate() and by themselves, or that are not ready for it."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_length_that_is_reached(client, llama):
     ids=lambda more: next(iter(more)),
 )  # fmt: skip
 def test_ways_to_generate(client, llama, more):
-    """The same tokens as with eager attention; or Transformers, or we, say why not, and nothing is left half done."""
+    """The same tokens as with eager attention; or an error says why not, and nothing is left half done."""
     eager, ours = llama
     ids = prompt(1, 12).repeat(1, 3)
 

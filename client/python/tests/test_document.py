@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pretrained model with windows and a long text: Gemma 3 270M reads 16,384 tokens, where windows forget. `run.sh document`.
+"""Gemma 3 270M, pretrained, reads 16,384 tokens, where windows forget. `run.sh document`.
 
-The reference is one forward over the whole text, in float32. Its attention is computed row by row, in blocks of rows (`plain`
-below): Transformers' own would compute with a matrix of 16,384 x 16,384 for each head, of which windows see a thirtieth.
+The reference is one forward over the whole text, in float32. Its attention is computed in blocks of rows
+(`plain` below): Transformers' own would need a matrix of 16,384 x 16,384 for each head, of which windows
+see a thirtieth.
 
 BANYAN_DOCUMENT_TOKENS=N: another length.
 """
@@ -31,7 +32,7 @@ TEXT = Path(__file__).resolve().parents[3] / "examples" / "text" / "kjv.txt"
 
 
 def plain(module, query, key, value, mask, scaling=None, sliding_window=None, **_):
-    """Attention over keys of which the last ones are the rows' own: each row sees those up to itself, or a window's."""
+    """Attention over keys that end with the rows' own: each row sees those up to itself, or a window."""
     rows, keys, groups = query.shape[2], key.shape[2], query.shape[1] // key.shape[1]
     out = torch.empty(query.shape[0], rows, query.shape[1], value.shape[3])
     for at in range(0, rows, BLOCK):
@@ -79,7 +80,7 @@ def test_the_reference(document):
 
 
 def one_forward(model, ids):
-    """The logits of the last rows, and what comes next: one forward over the whole text, and a step for each token."""
+    """The logits of the last rows of one forward over the whole text, and what comes next, step by step."""
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         logits = model(ids, past_key_values=cache, logits_to_keep=ROWS).logits
@@ -114,6 +115,6 @@ def test_gemma_reads_a_document(client, document):
     with BanyanCache(model.config, client, "document") as cache:  # another process could be here
         assert cache.get_seq_length() == TOKENS
         assert model.generate(ids, past_key_values=cache, max_new_tokens=NEW, do_sample=False).tolist() == text.tolist()
-    # A layer has 2 KiB a token (one KV head of 256, keys and values, 4 bytes); the one of the tokens, 128 bytes.
+    # A layer has 2 KiB a token (one KV head of 256, keys and values, 4 bytes); the layer of tokens 128 bytes.
     kept = {"full_attention": TOKENS, "sliding_attention": min(TOKENS, model.config.sliding_window + 2 * BLOCK + 2 * CHUNK)}
     assert 0 < held <= 2048 * sum(kept[kind] for kind in model.config.layer_types) + 128 * TOKENS

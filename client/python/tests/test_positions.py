@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions: each forward counts as those before it did, or is refused; a session says how its tokens were counted."""
+"""Each forward counts positions as those before it did, or is refused; a session says how that was."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def mask():
 @pytest.mark.parametrize("resumed", [False, True])
 @pytest.mark.parametrize("first,then", [("columns", "tokens"), ("tokens", "columns"), (None, "tokens"), ("tokens", None)])
 def test_positions_that_count_padding_and_then_do_not(client, llama, mask, resumed, first, then):
-    """As a bare forward without position_ids does, and generate() does not: eager attention would give what no one forward gives."""
+    """As a bare forward without position_ids does, and generate() does not. Eager attention mixes them."""
     eager, ours = llama
 
     def call(model, by, at, end, **more):

@@ -93,7 +93,7 @@ def test_a_change_between_two_calls(client, llama, what):
 
 
 def test_a_configuration_that_is_written_to(client, llama):
-    """As programs do with pad_token_id, and Transformers with what is missing: that alone makes no other model."""
+    """As programs do with pad_token_id, and Transformers with what is missing: it is the same model."""
     eager, ours = (adapted(model, "one", "second") for model in llama)
     with BanyanCache(ours, client, "book") as cache:
         out = generate(ours, prompt(), cache)

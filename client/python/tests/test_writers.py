@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several caches over one session with a name: one writes. The others are refused at every call, and take nothing away from it."""
+"""Several caches over one session with a name: one writes. The others are refused, and remove nothing."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from .watching import KV_TYPES
 # Seconds without use after which a session without a name goes, for processes that end without a word.
 _FORGOTTEN = 6 * 3600.0
 
-# Reasons of a refused append that say that its rows are there, and others. "": workers of an older build give none.
+# Reasons of a refused append whose rows are there with other bytes. "": of workers of an older build.
 _OTHER_BYTES = ("OTHER_BYTES", "")
 
 

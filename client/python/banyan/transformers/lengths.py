@@ -125,8 +125,8 @@ class Lengths:
 def _hooks(module: Any, borders: dict[str | None, int], passed: set[int]) -> list[Any]:
     """borders: by type of layers. passed: those behind which keys have the long factors.
 
-    They are for this thread's forward. Others may be under way, in another form, and the module keeps the frequencies that it
-    has chosen: one call at a time.
+    They are for this thread's forward. Others may be under way, in another form, and the module keeps the
+    frequencies that it has chosen: one call at a time.
     """
     mine, turn = threading.get_ident(), _turns.setdefault(module, threading.Lock())
     seen: list[int] = []  # rows of a call under way; 0: as it is

@@ -89,7 +89,8 @@ class Opened(Held):
     def _adopt(self, sessions: list[Session]) -> None:
         self._steps = Steps(self.client, sessions, self._kv_type)
         infos = self._steps.look()
-        # One that has a token says how much padding is before it; one that has none is nothing but padding so far.
+        # One that has a token says how much padding is before it; one that has none is nothing but padding so
+        # far.
         begun = [i for i, s in enumerate(sessions) if infos[i].layer_lengths[tokens.layer_of(s.spec)]]
         said = {i: self._steps.said(sessions[i], 0, 1) for i in begun}
         pads = {i: int(one.pads) for i, one in said.items()}

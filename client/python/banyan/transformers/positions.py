@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the positions of a text are counted where padding stands before it, and that each forward counts as those before it did.
+"""How positions are counted where padding stands before a text; each forward counts as those before it did.
 
     kind       position of the token in column c, behind p columns of padding
     TOKENS     c - p    generate() gives these
     COLUMNS    c        most models count so by themselves, where they are given no position_ids
     OTHER      what else a caller gives
 
-A text of which one part was counted in one way, and another part in another, is none that one forward could be given: rotary
-embeddings would put its tokens as far from each other as they are not. Which way it was is kept beside each token (tokens.py), for
+No single forward could be given a text whose parts were counted in different ways: rotary embeddings would
+see distances between its tokens that it does not have. The way is kept beside each token (tokens.py), for
 the processes that go on with it.
 """
 
@@ -58,7 +58,7 @@ class Counted(NamedTuple):
 
 
 def given_to(model: Any, keywords: dict[str, Any], pads: list[int]) -> Any:
-    """The position_ids of a forward; or COLUMNS, or TOKENS, if it has none and the model counts so by itself."""
+    """The position_ids of a forward; COLUMNS or TOKENS if it has none and the model counts so by itself."""
     positions = keywords.get("position_ids")
     if isinstance(positions, torch.Tensor):
         return positions
@@ -68,20 +68,24 @@ def given_to(model: Any, keywords: dict[str, Any], pads: list[int]) -> Any:
 
 
 def go_on(held: Counted | None, given: Any, columns: int, rows: int, pads: list[int]) -> Counted:
-    """Of a batch that gets so many rows behind its columns. Refused where they are counted in another way than those before."""
+    """Of a batch that gets so many rows behind its columns. Refused if they are counted otherwise."""
     if isinstance(given, torch.Tensor) and (given.dim() > 2 or given.shape[-1] != rows):
         return Counted(tuple(-pad for pad in pads))  # of several axes: these are the model's own affair
+    mine = None  # of each token its position less its column
+    if isinstance(given, torch.Tensor) and rows:
+        mine = given.reshape(-1, rows).cpu() - torch.arange(columns, columns + rows)
+        firsts, lasts = mine[:, 0].tolist(), mine[:, -1].tolist()
     offsets, even = list(held.offsets if held else [None] * len(pads)), held is None or held.even
     unknown = held is None and columns > 0
     for i, pad in enumerate(pads):
         skip = max(0, pad - columns)
         if skip >= rows:
             continue
-        if isinstance(given, torch.Tensor):
-            mine = given.reshape(-1, given.shape[-1])
-            mine = mine[i if len(mine) > 1 else 0, skip:].cpu() - torch.arange(columns + skip, columns + rows)
-            first, last = int(mine[0]), int(mine[-1])
-            even = even and bool((mine == first).all())
+        if mine is not None:
+            row = i if len(mine) > 1 else 0
+            first = firsts[row] if skip == 0 else int(mine[row, skip])
+            last = lasts[row]
+            even = even and (rows == 1 or bool((mine[row, skip:] == first).all()))
         else:
             first = last = -pad if given == TOKENS else 0
         if pad < columns and (unknown or offsets[i] != first):
@@ -100,7 +104,7 @@ def _refuse(i: int, columns: int, first: int, before: int | None) -> None:
 
 
 def _leaves_padding_out(model: Any) -> bool:
-    """Whether a model that is given a mask and no position_ids counts tokens, not columns. Looked at once a model."""
+    """Whether a model with a mask and without position_ids counts tokens, not columns. Tried once a model."""
     if model not in _known:
         _known[model] = _look(model)
     return _known[model]

@@ -268,7 +268,8 @@ class Steps:
     def look(self, held: list[int] | None = None) -> list[SessionInfo]:
         """The sessions' states. Refused, from then on, where another cache or process has written to one.
 
-        held: the most tokens that this process has put into each; None: an interrupted forward may have left more.
+        held: the most tokens that this process has put into each; None: an interrupted forward may have left
+            more.
         The library takes a session as it was when its state was last read, so states are read here alone.
         """
         self._check_alone()

@@ -85,7 +85,7 @@ class Watching(Formed):
         self._begin_forward(model, keywords, fed)
 
     def _begin_part(self, model: Any, rows: int) -> None:
-        """Of a forward that shows at its first layer of attention: of a model within this one, or by forward() itself."""
+        """Of a forward that shows at its first attention: of a model in this one, or by forward()."""
         if self._local() or self._lengths or (self.columns and (self._limits or self._ways.positions)):
             raise Refused(
                 "a part of the model was called with this cache, or its forward(): what this model needs beside attention (states of its "
@@ -136,7 +136,7 @@ class Watching(Formed):
                 cache._part, cache._within, cache._fed = False, False, None
                 fed = _fed(arguments, keywords)
                 if fed is None:
-                    return None  # its first layer of attention tells how many tokens there are
+                    return None  # its first layer of attention shows how many tokens there are
                 cache._begin_forward(module, keywords, fed)
                 return cache._with_positions(arguments, keywords, fed)
             given = cache._taken_back(module, keywords)
