@@ -65,15 +65,16 @@ def test_families(family: str, recent: int, ours: dict[str, str], folder: Path, 
     assert len(likeliest) >= 100, "a model that says the same all the time compares nothing"
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "deepseek"])
-def test_preemption(family: str, ours: dict[str, str], folder: Path) -> None:
+@pytest.mark.parametrize("family, recent", [("llama", 0), ("llama", RECENT), ("gemma3", 0), ("gemma3", RECENT), ("deepseek", 0)])
+def test_preemption(family: str, recent: int, ours: dict[str, str], folder: Path) -> None:
     """Too few blocks for all prompts at once: vLLM takes some away in the middle, and they go on where they were."""
     path = models.make(folder, family)
     want = plain(path)
-    with Engine(path, ours, num_gpu_blocks_override=8, block_size=256) as engine:
+    with Engine(path, ours | ({"BANYAN_WINDOW": str(recent)} if recent else {}), num_gpu_blocks_override=8, block_size=256) as engine:
         got = engine.generate(PROMPTS, NEW * 12, logprobs=4)
-        metrics = engine.metrics()
+        metrics, rows = engine.metrics(), engine.rows()
     assert metrics["vllm:num_preemptions"] >= 1, metrics
+    assert rows == sum(len(prompt) + 12 * NEW - 1 for prompt in PROMPTS), "nothing is computed again"
     for a, b in zip(want, got):
         b.tokens, b.logprobs, b.prompt_logprobs = b.tokens[:NEW], b.logprobs[:NEW], a.prompt_logprobs
     texts.compare(want, got)
