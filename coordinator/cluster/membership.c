@@ -427,7 +427,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     }
     bool anew = w->life != 0;
     w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until it has been told its layouts
-    if (w->leaving && w->instance != m->instance) {                     // that process has ended
+    if (w->leaving && w->instance != m->instance) { // that process has ended
         w->leaving = false;
         w->draining = w->drain_ordered;
         w->drain_reason[0] = w->draining ? w->drain_reason[0] : '\0';

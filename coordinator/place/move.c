@@ -463,7 +463,7 @@ static void closed(void *arg, enum common_code code, const char *text)
         struct coordinator_chunk chunk = chunk_with(m, &m->items[i]);
         coordinator_batch_copies(batch, s->id, &chunk);
     }
-    coordinator_batch_member(batch, s->id, m->to->name);
+    coordinator_batch_joins(batch, s->id, m->to);
     coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch + 1);
     coordinator_store_submit(m->sessions->store, batch, stored, m);
 }

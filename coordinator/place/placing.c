@@ -586,7 +586,7 @@ static void store_chosen(struct coordinator_placing *p)
         coordinator_batch_copies(batch, s->id, &p->chosen[i]);
     }
     for (uint32_t i = 0; i < p->n_joining; i++)
-        coordinator_batch_member(batch, s->id, p->joining[i]->name);
+        coordinator_batch_joins(batch, s->id, p->joining[i]);
     if (p->n_joining)
         coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch + 1);
     if (ids) {

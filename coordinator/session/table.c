@@ -251,6 +251,14 @@ void coordinator_batch_copies(struct coordinator_batch *batch, uint64_t session,
         coordinator_batch_seal(batch, session, chunk->index, chunk->id, chunk->seal);
 }
 
+void coordinator_batch_joins(struct coordinator_batch *batch, uint64_t session,
+                             const struct coordinator_worker *w)
+{
+    if (!w->stored_instance) // so it has lost nothing that the store has at it
+        coordinator_batch_worker(batch, w->name, w->instance);
+    coordinator_batch_member(batch, session, w->name);
+}
+
 void coordinator_batch_whole_session(struct coordinator_batch *batch, const struct coordinator_session *s)
 {
     size_t bytes = banyan__pb__spec__get_packed_size(s->spec);
@@ -261,7 +269,7 @@ void coordinator_batch_whole_session(struct coordinator_batch *batch, const stru
     if (s->floor)
         coordinator_batch_floor(batch, s->id, s->floor);
     for (uint32_t i = 0; i < s->n_members; i++)
-        coordinator_batch_member(batch, s->id, s->members[i]->name);
+        coordinator_batch_joins(batch, s->id, s->members[i]);
     for (uint32_t i = 0; i < s->layout.n; i++)
         coordinator_batch_copies(batch, s->id, &s->layout.chunks[i]);
     if (s->key)

@@ -56,6 +56,10 @@ void coordinator_sessions_restored(struct coordinator_sessions *sessions); // al
 // A chunk with all its holders.
 void coordinator_batch_copies(struct coordinator_batch *batch, uint64_t session,
                               const struct coordinator_chunk *chunk);
+// A worker joins a session. If the store has refused to record its process, this records it:
+// otherwise an empty successor would pass for the process that has the rows.
+void coordinator_batch_joins(struct coordinator_batch *batch, uint64_t session,
+                             const struct coordinator_worker *w);
 // Everything of it but its ranges.
 void coordinator_batch_whole_session(struct coordinator_batch *batch, const struct coordinator_session *s);
 

@@ -18,7 +18,8 @@ void coordinator_news_store(struct coordinator_sessions *sessions, const struct 
                             uint64_t instance, coordinator_store_fn done, void *arg)
 {
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_worker(batch, w->name, instance);
+    if (instance) // else it may be there with what it has joined (session/table.h)
+        coordinator_batch_worker(batch, w->name, instance);
     for (uint32_t i = 0; i < sessions->n_slots; i++) {
         const struct coordinator_session *s = sessions->slots[i];
         for (uint32_t k = 0; s && k < s->layout.n; k++) {

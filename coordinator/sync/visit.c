@@ -322,10 +322,10 @@ static void visit_succeed(struct coordinator_visit *v)
     }
     for (uint32_t i = 0; i < sessions->n_slots; i++) {
         struct coordinator_session *s = sessions->slots[i];
-        bool member = s && coordinator_session_has_member(s, w);
-        if (member && may_be_frozen(v, s))
+        bool part = s && is_part_of(s, w); // also one that keeps returned copies: it may be a member again
+        if (part && may_be_frozen(v, s))
             settle_rest(v, s);
-        else if (member && v->stamp <= s->relearned)
+        else if (part && coordinator_session_has_member(s, w) && v->stamp <= s->relearned)
             coordinator_session_doubt(s, w); // what it said then has been forgotten
         if (s && !coordinator_session_in_doubt(s, w))
             coordinator_session_told(s, w);

@@ -133,6 +133,28 @@ static void untold_copies_die(struct model *m, const struct sim_worker *worker)
     }
 }
 
+// What was placed at workers that had died, before the coordinator noticed: nothing is in it, and the next
+// coordinator cannot tell that.
+static void placed_at_the_dead_dies(void)
+{
+    const struct coordinator *c = chaos.wrong ? NULL : chaos.cluster->coordinator;
+    for (uint32_t i = 0; i < chaos.n_models && c; i++) {
+        struct model *m = &chaos.models[i];
+        const struct coordinator_session *s = coordinator_session_any(&c->sessions, m->id);
+        for (uint32_t k = 0; s && k < s->layout.n; k++) {
+            const struct coordinator_chunk *chunk = &s->layout.chunks[k];
+            for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk) && !chunk->ready; copy++) {
+                uint32_t w = (uint32_t)(coordinator_chunk_holder(chunk, copy)->name[1] - '0');
+                if (chaos.cluster->workers[w]->loop)
+                    continue;
+                m->lossy = m->lossy || chaos.replicas == 1;
+                if (chunk->index < CHUNKS)
+                    m->dead[w][chunk->index].counted = chunk->id;
+            }
+        }
+    }
+}
+
 static void kill_worker(struct sim_worker *worker)
 {
     if (!chaos.stored) {
@@ -310,6 +332,7 @@ static void coordinator_anew(bool kill)
 {
     struct sim_cluster *cluster = chaos.cluster;
     struct common_error err;
+    placed_at_the_dead_dies();
     if (cluster->loop && kill)
         sim_coordinator_kill(cluster);
     else if (cluster->loop)
@@ -364,6 +387,7 @@ static void supervise(void)
     sim_disk_silence(SIM_DISK_PATH, false);
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
     sim_disk_unsure(SIM_DISK_PATH, 0);
+    placed_at_the_dead_dies();
     if (how == KILLED)
         sim_coordinator_kill(cluster);
     else

@@ -342,13 +342,16 @@ static bool is_full(const struct worker_chunk *chunk)
 static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
 {
     uint32_t left = 0;
+    bool hurry = false;
     if (disk->sealing)
         return;
     for (uint32_t i = 0; i < disk->full.n; i++) {
         struct worker_chunk *chunk = worker_store_find(disk->store, disk->full.ids[i]);
         struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
         bool quiet = disk->hurry ? keep && is_full(chunk) : keep && keep->changed_ns + QUIET_NS <= now_ns;
-        bool later = keep && (disk->n_seals == SEALS_MAX || !quiet);
+        bool written = keep && keep->grew <= worker_queue_done(disk->queue); // the file is what was asked for
+        bool later = keep && (disk->n_seals == SEALS_MAX || !quiet || !written);
+        hurry = hurry || (disk->hurry && quiet && !written);
         if (later)
             disk->full.ids[left++] = disk->full.ids[i];
         if (!keep || later)
@@ -359,7 +362,7 @@ static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
                 (struct worker_seal){.id = disk->full.ids[i], .serial = keep->serial, .result = -EINTR};
     }
     disk->full.n = left;
-    disk->hurry = false;
+    disk->hurry = hurry;
     if (disk->n_seals == 0)
         return;
     disk->sealing = true;

@@ -98,6 +98,29 @@ static void a_layout_is_stored_before_it_is_told(void **state)
     }
 }
 
+// Its next process lacks all, and what the other one has counts: not what both have, which is nothing.
+static void a_process_that_the_store_has_not_recorded_is_not_taken_for_the_next_one(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster =
+        sim_cluster_new(&(struct sim_cluster_options){.workers = 2, .later = 1, .seed = 1});
+    sim_cluster_start(cluster);
+    sim_disk_fail(SIM_DISK_PATH, UINT32_MAX, COMMON_RESOURCE_EXHAUSTED);
+    sim_worker_start(cluster->workers[1]);
+    assert_true(sim_wait_active(cluster, 2));
+    sim_advance(50 * COMMON_NS_PER_MS);
+    sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK); // the process is recorded 2 s later
+    uint64_t session = filled_of(cluster, 2, 40);
+    sim_coordinator_kill(cluster);
+    sim_worker_kill(cluster->workers[1]);
+    sim_worker_start(cluster->workers[1]);
+    restart(cluster);
+    assert_true(sim_wait_active(cluster, 2));
+    assert_int_equal(length_of(cluster, session), 40);
+    READS(cluster, session, 40, 40);
+    sim_cluster_free(cluster);
+}
+
 static uint64_t trace_of(uint64_t seed)
 {
     struct sim_cluster *cluster =
@@ -542,6 +565,7 @@ int hermetic_restarts(void)
         cmocka_unit_test(a_length_is_never_short),
         cmocka_unit_test(appends_that_wait_for_workers_keep_their_order),
         cmocka_unit_test(what_finds_no_place_waits_for_workers_after_a_restart),
+        cmocka_unit_test(a_process_that_the_store_has_not_recorded_is_not_taken_for_the_next_one),
         cmocka_unit_test(a_seed_gives_the_same_run),
         cmocka_unit_test(a_stop_ends_what_its_last_answers_begin),
     };
