@@ -5,7 +5,7 @@
     thread        sends them, in each session's order; one session's trouble holds up no other one's
     later step    wait()    until a session has so much: where the window moves past it, for a fork, after a preemption
 
-What is under way is bounded: hand() waits while it is more than MOST bytes. An error ends what its session has yet to get; error()
+What is on its way is bounded: hand() waits while it is more than MOST bytes. An error ends what its session has yet to get; error()
 and wait() have it.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ..errors import DeadlineExceeded
 
-MOST = 256 << 20  # bytes under way
+MOST = 256 << 20  # bytes on their way
 THREADS = 4
 
 
@@ -53,7 +53,7 @@ class Leaving:
     """Of one worker. Thread-safe.
 
     Args:
-        most: bytes under way, above which hand() waits.
+        most: bytes on their way, above which hand() waits.
         log: takes a sentence.
     """
 
@@ -66,7 +66,7 @@ class Leaving:
         self._stopping = False
 
     def hand(self, lane: Lane, load: Load, seconds: float) -> None:
-        """Blocks only while too much is under way. Raises DeadlineExceeded, or the lane's error."""
+        """Blocks only while too much is on its way. Raises DeadlineExceeded, or the lane's error."""
         with self._changed:
             room = self._changed.wait_for(lambda: not self._bytes or self._bytes + load.bytes <= self._most, seconds)
             if lane.error is not None:
@@ -87,7 +87,7 @@ class Leaving:
                 raise DeadlineExceeded(f"tokens {lane.done} to {end} have not reached the cluster within {seconds:g} s")
 
     def end(self, lane: Lane, last: Callable[[], None], drop: bool) -> bool:
-        """No more comes; `last` is called in a thread when the rest has been sent, or is dropped. Whether something was under way."""
+        """No more comes; `last` is called in a thread when the rest has been sent, or is dropped. Whether something was on its way."""
         with self._changed:
             busy = bool(lane._loads) or lane._running
             lane.last = last
@@ -102,7 +102,7 @@ class Leaving:
             return self._changed.wait_for(lambda: lane._ended, seconds)
 
     def stop(self, seconds: float) -> None:
-        """Waits so long for what is under way."""
+        """Waits so long for what is on its way."""
         with self._changed:
             self._changed.wait_for(lambda: not self._ready and not self._active, seconds)
             self._stopping = True

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 STOP = 5.0  # seconds that an engine which is ended waits for what is on its way
 
+
 @dataclass(eq=False)
 class Live:
     """A request that the worker has rows of.

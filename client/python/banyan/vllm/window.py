@@ -2,7 +2,7 @@
 """Recent tokens in the engine's own KV blocks, older ones in the cluster: where the lines between them are, and what crosses them.
 
          0                 stored          handed        computed
-    text ├───── cluster ─────┼─ under way ───┼───── here ────┤
+    text ├───── cluster ─────┼─ on its way ──┼───── here ────┤
                              └── at most BANYAN_WINDOW - 1 ──┘
 
 Rows up to `stored` are attended in the cluster, later ones here. vLLM frees blocks that lie wholly more than the window behind. So

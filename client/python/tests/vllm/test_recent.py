@@ -59,7 +59,8 @@ def test_a_named_session_is_whole_at_the_end(model: Path, plain: Engine, own: ba
         with engine_of(model, own) as engine, own.connect() as client:
             (first,) = engine.generate([prompt], NEW, params={"banyan_session": name})
             again = [*prompt, *first.tokens]
-            wait_for(lambda: [info for info in client.sessions() if (info.name, info.length) == (name, len(again) - 1)])
+            whole = (name, len(again) - 1)
+            wait_for(lambda whole=whole: whole in [(info.name, info.length) for info in client.sessions()])
             engine.kill()
         want = plain.generate([again], NEW)
         with engine_of(model, own) as engine:
