@@ -62,9 +62,9 @@ def _bloom() -> Any:  # ALiBi
     return transformers.BloomConfig(**_COMMON, n_layer=3, n_head=4)
 
 
-def _deepseek(dense: int = 1) -> Any:  # latent attention; vLLM's kernels exist for these dimensions alone
+def _deepseek() -> Any:  # latent attention; vLLM's kernels exist for these dimensions alone
     latent = dict(kv_lora_rank=512, q_lora_rank=None, qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128)
-    experts = dict(n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, first_k_dense_replace=dense, moe_intermediate_size=64)
+    experts = dict(n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, first_k_dense_replace=1, moe_intermediate_size=64)
     groups = dict(topk_method="greedy", n_group=1, topk_group=1)
     heads = dict(num_attention_heads=4, num_key_value_heads=4, intermediate_size=256)
     common = _COMMON | dict(initializer_range=0.1)
@@ -98,14 +98,7 @@ def _wide(layers: int = 2) -> Any:
     return _llama(**more, num_hidden_layers=layers, max_position_embeddings=140000, initializer_range=0.02)
 
 
-def _latent() -> Any:
-    """DeepSeek without experts: with them plain vLLM's own answers on a CPU depend on what else is in the batch, by up to 0.7 of a
-    log-probability (0.32.0), and so do Banyan's, equally.
-    """
-    return _deepseek(dense=3)
-
-
-OTHERS: dict[str, Callable[[], Any]] = {"long": _long, "wide": _wide, "latent": _latent}
+OTHERS: dict[str, Callable[[], Any]] = {"long": _long, "wide": _wide}
 
 
 def make(folder: Path, name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
