@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "bench/attention_run.h"
-#include "common/blob.h"
+#include "common/memory/blob.h"
 
 enum { BATCHES = 60, BATCH_NS = 200000, ADDS = 40000 };
 

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/blob.h"
-#include "common/float16.h"
+#include "common/memory/blob.h"
+#include "common/tensor/float16.h"
 
 #define HUGE_PAGE ((uint64_t)2 << 20)
 #define SCALES    ((uint64_t)1 << 16)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer's keys and values as a worker holds them once a chunk is full (worker/store.h), and queries:
+// One layer's keys and values as a worker holds them once a chunk is full (worker/store/store.h), and
+// queries:
 //
 //     chunk 0: | head 0: K [256][dim], V [256][v_dim] (, K scale [256], V scale [256]) | head 1: ... | chunk 1:
 //     ...

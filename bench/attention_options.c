@@ -8,7 +8,7 @@
 #include "bench/attention_team.h"
 #include "bench/lists.h"
 #include "bench/main.h"
-#include "common/options.h"
+#include "common/cli/options.h"
 #include "kernels/attention.h"
 
 static const struct lists_program program = {.name = "attention",

@@ -8,7 +8,7 @@
 
 #include "bench/lists.h"
 #include "bench/reader.h"
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { ATTENTION_SAMPLES_MOST = 64 };
 

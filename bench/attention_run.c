@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blob.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/memory/blob.h"
 #include "kernels/reference.h"
 
 bool attention_call_init(struct attention_call *call, const struct attention_data *data,

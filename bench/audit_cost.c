@@ -10,8 +10,8 @@
 #include "bench/main.h"
 #include "bench/report.h"
 #include "bench/service.h"
-#include "common/clock.h"
-#include "common/histogram.h"
+#include "common/base/clock.h"
+#include "common/metrics/histogram.h"
 #include "tests/harness/cluster.h"
 
 #define WARM 100

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blob.h"
-#include "common/float16.h"
-#include "common/float8.h"
+#include "common/memory/blob.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/float8.h"
 #include "kernels/reference.h"
 
 #define STARTS     ((uint64_t)1 << 20) // elements of the pool that a part may start at; a part follows them

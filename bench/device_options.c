@@ -7,7 +7,7 @@
 
 #include "bench/lists.h"
 #include "bench/main.h"
-#include "common/options.h"
+#include "common/cli/options.h"
 #include "kernels/attention.h"
 
 static const char *const kv_names[] = {[KERNELS_KV_F32] = "f32",

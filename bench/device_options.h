@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "bench/lists.h"
-#include "common/status.h"
+#include "common/base/status.h"
 
 enum { DEVICE_SAMPLES_MOST = 64 };
 

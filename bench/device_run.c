@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "worker/module.h"
+#include "common/base/clock.h"
+#include "worker/processors/module.h"
 
 enum common_code device_run_open(const char *name, uint32_t index, const char *module,
                                  const struct kernels_device_ops **out_ops, struct kernels_device **out,

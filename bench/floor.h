@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/histogram.h"
+#include "common/metrics/histogram.h"
 
 enum floor_socket { FLOOR_UNIX, FLOOR_TCP };
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "bench/floor.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define PEER_FLAG "--floor-nng-peer"
 #define WARM_UP   200

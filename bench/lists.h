@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/options.h"
+#include "common/cli/options.h"
 #include "kernels/attention.h"
 
 enum { LISTS_MOST = 16 };

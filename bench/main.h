@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "common/options.h"
+#include "common/cli/options.h"
 
 enum bench_status { BENCH_MEASURED, BENCH_FAILED, BENCH_USAGE }; // exit codes: docs/reference/exit-codes.md
 

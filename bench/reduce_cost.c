@@ -9,11 +9,11 @@
 
 #include "bench/main.h"
 #include "bench/report.h"
-#include "common/clock.h"
-#include "common/histogram.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/metrics/histogram.h"
 #include "kernels/partial.h"
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 #include "reduce/engine.h"
 
 #define WARM_UP 200

@@ -13,7 +13,7 @@
 #include "bench/main.h"
 #include "bench/report.h"
 #include "bench/service.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/harness/cluster.h"
 
 enum { WORKERS = 3, LAYERS = 8, BLOCK = 2048, SAMPLES_MAX = 1 << 20 };

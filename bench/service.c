@@ -7,9 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/blob.h"
-#include "common/float16.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
+#include "common/memory/blob.h"
+#include "common/tensor/float16.h"
 #include "tests/harness/cluster.h"
 
 const struct service_geometry service_large = {"32/8x128", 32, 8, 128};

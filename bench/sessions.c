@@ -12,7 +12,7 @@
 #include "bench/main.h"
 #include "bench/report.h"
 #include "bench/service.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/harness/cluster.h"
 
 #define SESSIONS_MAX 64

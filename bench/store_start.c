@@ -11,12 +11,12 @@
 
 #include "bench/main.h"
 #include "bench/report.h"
-#include "common/clock.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
 #include "worker/disk/disk.h"
-#include "worker/disk/files.h"
-#include "worker/memory.h"
-#include "worker/session.h"
+#include "worker/files/files.h"
+#include "worker/memory/memory.h"
+#include "worker/session/session.h"
 
 enum { HEADS = 2, DIM = 32, CHUNK = 256, ROW_BYTES = HEADS * DIM * 4, LAYERS_MAX = 1024 };
 

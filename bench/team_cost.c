@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step's hand-off to threads costs: the worker's parked team (worker/team.h), bound to cores or not,
-// beside OpenMP's with each of its ways of waiting. As many processes as workers compute their parts of the
-// same step at the same time, as the workers of one host do; then all of them idle.
+// What a step's hand-off to threads costs: the worker's parked team (worker/processors/team.h), bound to
+// cores or not, beside OpenMP's with each of its ways of waiting. As many processes as workers compute their
+// parts of the same step at the same time, as the workers of one host do; then all of them idle.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +13,11 @@
 
 #include "bench/main.h"
 #include "bench/report.h"
-#include "common/clock.h"
-#include "common/histogram.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
+#include "common/metrics/histogram.h"
 #include "kernels/split.h"
-#include "worker/team.h"
+#include "worker/processors/team.h"
 
 enum { Q_HEADS = 32, KV_HEADS = 8, DIM = 128, CHUNK = 256, WORKERS_MAX = 64, PEER_FD = 3 };
 

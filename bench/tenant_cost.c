@@ -12,14 +12,14 @@
 
 #include "bench/main.h"
 #include "bench/report.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/admission.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/fair.h"
 #include "coordinator/tenants/access.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/transport.h"
+#include "proto/rpc/transport.h"
 
 #define WAITING 1000 // steps that wait for a frame
 
@@ -37,7 +37,7 @@ struct subject {
     Banyan__Pb__AttendRequest attend;
     Banyan__Pb__AttendItem item, *items[1];
     struct coordinator_fair fair;
-    struct proto_list waiting[WAITING]; // steps
+    struct common_list waiting[WAITING]; // steps
 };
 
 static struct subject *prepare(void)
@@ -99,7 +99,7 @@ static void share(struct subject *s, uint64_t nth, uint64_t now_ns)
     if (coordinator_quota_take_steps(use, 1, now_ns, &status) != COMMON_OK)
         exit(1);
     coordinator_fair_push(&s->fair, s->who.tenant, 1, &s->waiting[nth % WAITING]);
-    for (struct proto_list *link; nth % WAITING == WAITING - 1 && (link = coordinator_fair_next(&s->fair));)
+    for (struct common_list *link; nth % WAITING == WAITING - 1 && (link = coordinator_fair_next(&s->fair));)
         coordinator_fair_take(&s->fair, link, coordinator_fair_cost(1, 256, 4096));
     coordinator_quota_give(use, COORDINATOR_QUOTA_STEPS_IN_FLIGHT, 1);
 }

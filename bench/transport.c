@@ -21,9 +21,9 @@
 #include "bench/floor.h"
 #include "bench/main.h"
 #include "bench/report.h"
-#include "common/clock.h"
-#include "common/loop.h"
-#include "proto/rpc.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
+#include "proto/rpc/rpc.h"
 #include "tests/common/test_pki.h"
 
 enum { WARM_UP = 500, ECHO_MAX = 64 << 10, BULK = 1 << 20, BULK_DEPTH = 8 };

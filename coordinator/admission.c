@@ -5,14 +5,14 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/clock.h"
-#include "common/http.h"
-#include "common/log.h"
-#include "common/secret.h"
+#include "common/base/clock.h"
+#include "common/http/http.h"
+#include "common/log/log.h"
+#include "common/secure/secret.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/state.h"
 #include "coordinator/tenants/access.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 #define LOOK_EVERY_NS COMMON_NS_PER_S
 #define WRITE_EVERY_S 600 // when a token was used last is known to so many seconds

@@ -8,7 +8,7 @@
 #ifndef COORDINATOR_ADMISSION_H
 #define COORDINATOR_ADMISSION_H
 
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct coordinator;
 

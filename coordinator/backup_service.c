@@ -3,13 +3,13 @@
 
 #include <inttypes.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/random.h"
+#include "common/log/log.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/sync/restored.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 #define IDLE_NS (10 * COMMON_NS_PER_S)
 

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
+#include "common/secure/tls.h"
 #include "coordinator/admission.h"
 #include "coordinator/backup_service.h"
 #include "coordinator/check/scrub.h"
@@ -39,7 +39,7 @@
 #include "coordinator/sync/restored.h"
 #include "coordinator/tenants/quota_service.h"
 #include "coordinator/trail/trail.h"
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 
 #define ANYBODY                                                                                              \
     (1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER |                             \

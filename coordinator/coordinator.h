@@ -6,8 +6,8 @@
 
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
 #include "coordinator/options.h"
 
 struct coordinator;

@@ -3,8 +3,8 @@
 
 #include <inttypes.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 
 uint64_t coordinator_clock_ns(const struct coordinator_core *core)
 {

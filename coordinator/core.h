@@ -13,8 +13,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "common/loop.h"
-#include "common/secret.h"
+#include "common/loop/loop.h"
+#include "common/secure/secret.h"
 #include "coordinator/events.h"
 #include "coordinator/options.h"
 #include "coordinator/presence.h"

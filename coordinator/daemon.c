@@ -7,12 +7,12 @@
 
 #include <jansson.h>
 
-#include "common/clock.h"
-#include "common/daemon.h"
-#include "common/log.h"
-#include "common/options.h"
+#include "common/base/clock.h"
+#include "common/cli/daemon.h"
+#include "common/cli/options.h"
+#include "common/log/log.h"
 #include "coordinator/events.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 #define LISTEN_DEFAULT "nng+tcp://127.0.0.1:7411,tcp://127.0.0.1:7412"
 

@@ -3,9 +3,9 @@
 #ifndef COORDINATOR_DAEMON_H
 #define COORDINATOR_DAEMON_H
 
-#include "common/daemon.h"
+#include "common/cli/daemon.h"
 #include "coordinator/coordinator.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 #define COORDINATOR_LISTEN_MAX PROTO_LISTEN_MAX
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/log_record.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
+#include "common/log/log_record.h"
 #include "coordinator/turn.h"
 
 struct slot { // an event with its strings

@@ -10,8 +10,8 @@
 // rises over restarts, too.
 //
 // A flood does not push the rest out: of each kind a few events in a second stand for themselves (the table
-// in proto/event.h); what comes above is counted, and reported as one event when that second is over. As long
-// as it goes on each such time is twice as long as the one before, up to 64 times.
+// in proto/model/event.h); what comes above is counted, and reported as one event when that second is over.
+// As long as it goes on each such time is twice as long as the one before, up to 64 times.
 //
 // Everything is for the loop thread.
 #ifndef COORDINATOR_EVENTS_H
@@ -20,8 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
-#include "proto/event.h"
+#include "common/base/status.h"
+#include "proto/model/event.h"
 
 #define COORDINATOR_EVENTS_DEFAULT 4096
 #define COORDINATOR_EVENTS_MOST    (1u << 20)
@@ -54,12 +54,12 @@ void coordinator_events_free(struct coordinator_events *events);
 // From now on events are of this term, which is at least the last one.
 void coordinator_events_set_term(struct coordinator_events *events, uint64_t term);
 
-// Copies the event with its strings; what is longer than proto/event.h has room for is cut, and control characters and
-// broken UTF-8 are replaced by '?'. events NULL: nothing is kept.
+// Copies the event with its strings; what is longer than proto/model/event.h has room for is cut, and control
+// characters and broken UTF-8 are replaced by '?'. events NULL: nothing is kept.
 void coordinator_events_add(struct coordinator_events *events, const struct coordinator_event *event);
 
-// Logs a record (common/log.h, at the level of event->severity) and adds the event with the same words as its
-// text. The format has key=value pairs as in the log. In the text those that the event has fields for
+// Logs a record (common/log/log.h, at the level of event->severity) and adds the event with the same words as
+// its text. The format has key=value pairs as in the log. In the text those that the event has fields for
 // (worker, session, name, epoch, term) are left out, and the others stand behind it: "a worker is lost: …
 // (chunks=12)".
 void coordinator_events_tell(struct coordinator_events *events, const struct coordinator_event *event,

@@ -6,22 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/events.h"
 #include "coordinator/limits.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
 #include "proto/banyan.pb-c.h"
-#include "proto/limits.h"
-#include "proto/rpc.h"
-#include "proto/status.h"
+#include "proto/model/limits.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/status.h"
 
 #define WAIT_MOST (50 * COMMON_NS_PER_S)   // below the 60 s after which nng sends a request again
 #define ANSWER_NS (100 * COMMON_NS_PER_MS) // left of a call's time for its answer
 
 struct reader { // a call
-    struct proto_list link;
+    struct common_list link;
     struct coordinator *c;
     struct proto_request *request;
     struct coordinator_use *use; // of whose tenant it counts as a watch while it waits
@@ -37,7 +37,7 @@ struct reader { // a call
 };
 
 struct coordinator_event_readers {
-    struct proto_list waiting; // reader.link
+    struct common_list waiting; // reader.link
     uint32_t n;
     uint64_t told_reached[COORDINATOR_LIMITS], told_store; // that were already reported
 };
@@ -170,7 +170,7 @@ static void answer_reader(struct reader *r)
 
 static void reader_leave(struct reader *r)
 {
-    proto_list_remove(&r->link);
+    common_list_remove(&r->link);
     r->c->event_readers->n--;
     coordinator_quota_give(r->use, COORDINATOR_QUOTA_WATCHES, 1);
     common_timer_free(r->timer);
@@ -194,9 +194,9 @@ static void reader_cancelled(void *arg)
 static void drain_events(void *arg)
 {
     struct coordinator *c = arg;
-    struct proto_list *all = &c->event_readers->waiting;
-    for (struct proto_list *at = all->next, *next; at != all; at = next) {
-        struct reader *r = proto_list_entry(at, struct reader, link);
+    struct common_list *all = &c->event_readers->waiting;
+    for (struct common_list *at = all->next, *next; at != all; at = next) {
+        struct reader *r = common_list_entry(at, struct reader, link);
         next = at->next;
         if (advance(r))
             wait_over(r);
@@ -216,8 +216,8 @@ static enum common_code wait_for_events(const struct reader *asked, uint64_t wai
         free(r);
         return COMMON_RESOURCE_EXHAUSTED;
     }
-    proto_list_init(&r->link);
-    proto_list_push(&c->event_readers->waiting, &r->link);
+    common_list_init(&r->link);
+    common_list_push(&c->event_readers->waiting, &r->link);
     c->event_readers->n++;
     uint64_t left = common_clock_left(proto_request_deadline(r->request));
     left = left > ANSWER_NS ? left - ANSWER_NS : 0;
@@ -328,7 +328,7 @@ enum common_code coordinator_event_readers_new(struct coordinator *c)
     if (code != COMMON_OK)
         return code;
     c->event_readers = coordinator_alloc(sizeof(*c->event_readers));
-    proto_list_init(&c->event_readers->waiting);
+    common_list_init(&c->event_readers->waiting);
     coordinator_turn_set(&c->core.turn, COORDINATOR_PHASE_EVENTS, drain_events, c);
     return COMMON_OK;
 }
@@ -336,8 +336,8 @@ enum common_code coordinator_event_readers_new(struct coordinator *c)
 void coordinator_event_readers_stop(struct coordinator *c)
 {
     struct coordinator_event_readers *readers = c->event_readers;
-    while (readers && !proto_list_empty(&readers->waiting)) {
-        struct reader *r = proto_list_entry(readers->waiting.next, struct reader, link);
+    while (readers && !common_list_empty(&readers->waiting)) {
+        struct reader *r = common_list_entry(readers->waiting.next, struct reader, link);
         proto_request_fail(r->request, COMMON_UNAVAILABLE, "the coordinator is stopping", NULL, 0);
         reader_leave(r);
     }

@@ -11,8 +11,8 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
-#include "proto/rpc.h"
+#include "common/base/status.h"
+#include "proto/rpc/rpc.h"
 
 struct coordinator;
 

@@ -8,7 +8,7 @@
 #ifndef COORDINATOR_HEALTH_H
 #define COORDINATOR_HEALTH_H
 
-#include "common/health.h"
+#include "common/http/health.h"
 #include "coordinator/state.h"
 
 // Tables of checks; their daemon is the struct coordinator.

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #include "coordinator/core.h"
-#include "proto/limits.h"
-#include "proto/rpc.h"
+#include "proto/model/limits.h"
+#include "proto/rpc/rpc.h"
 
 struct coordinator;
 

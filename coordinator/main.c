@@ -2,13 +2,13 @@
 // banyan-coordinator. Exit codes: 0 clean (also after SIGTERM or SIGINT), 2 usage, 3 cannot start.
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/daemon.h"
-#include "common/http.h"
-#include "common/log.h"
-#include "common/memory.h"
-#include "common/notify.h"
-#include "common/tracer.h"
+#include "common/base/clock.h"
+#include "common/cli/daemon.h"
+#include "common/http/http.h"
+#include "common/log/log.h"
+#include "common/loop/notify.h"
+#include "common/memory/memory.h"
+#include "common/tracing/tracer.h"
 #include "coordinator/admission.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/daemon.h"
@@ -16,8 +16,8 @@
 #include "coordinator/health.h"
 #include "coordinator/metrics.h"
 #include "coordinator/store/restore.h"
-#include "proto/metrics.h"
-#include "proto/rpc.h"
+#include "proto/rpc/metrics.h"
+#include "proto/rpc/rpc.h"
 
 #define TRACES_NS (2 * COMMON_NS_PER_S) // for so long it waits for the collector to take the last spans
 

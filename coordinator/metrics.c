@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/process.h"
-#include "common/tracer.h"
+#include "common/base/clock.h"
+#include "common/metrics/process.h"
+#include "common/tracing/tracer.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
@@ -21,7 +21,7 @@
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota_metrics.h"
 #include "coordinator/trail/trail.h"
-#include "proto/metrics.h"
+#include "proto/rpc/metrics.h"
 
 struct number {
     enum common_metric_kind kind;

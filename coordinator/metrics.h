@@ -5,8 +5,8 @@
 #ifndef COORDINATOR_METRICS_H
 #define COORDINATOR_METRICS_H
 
-#include "common/metrics.h"
-#include "proto/access.h"
+#include "common/metrics/metrics.h"
+#include "proto/rights/access.h"
 
 struct coordinator;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/options.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/events.h"
 
 void coordinator_options_default(struct coordinator_options *options)

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/secret.h"
+#include "common/secure/secret.h"
 
 struct common_tls;
 struct common_tracer;

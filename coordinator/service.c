@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "coordinator/admission.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/hide.h"
@@ -24,10 +24,10 @@
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
 #include "coordinator/sync/recovery.h"
-#include "proto/health.h"
-#include "proto/limits.h"
-#include "proto/pass.h"
-#include "proto/spec.h"
+#include "proto/model/limits.h"
+#include "proto/model/spec.h"
+#include "proto/rights/pass.h"
+#include "proto/rpc/health.h"
 
 #define LAYER_RANGES_MAX 64
 #define RANGES_TOTAL     4096 // of one answer: a header has room for them

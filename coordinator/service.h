@@ -4,7 +4,7 @@
 #ifndef COORDINATOR_SERVICE_H
 #define COORDINATOR_SERVICE_H
 
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 // Handlers (proto_method.handle); arg: the coordinator.
 void coordinator_handle_session_create(void *arg, struct proto_request *request);

@@ -22,7 +22,7 @@
 #include "coordinator/steps/steps.h"
 #include "coordinator/tenants/quota.h"
 #include "coordinator/tenants/tenants.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct coordinator_backups;
 struct coordinator_event_readers;

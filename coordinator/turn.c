@@ -19,17 +19,17 @@ void coordinator_turn_set(struct coordinator_turn *turn, enum coordinator_phase 
 
 void coordinator_turn_complete(struct coordinator_turn *turn, struct coordinator_completion *completion)
 {
-    proto_list_push(&turn->completions, &completion->link);
+    common_list_push(&turn->completions, &completion->link);
     coordinator_turn_mark(turn, COORDINATOR_PHASE_COMPLETIONS);
 }
 
 static void run_completions(void *arg)
 {
     struct coordinator_turn *turn = arg;
-    while (!proto_list_empty(&turn->completions)) {
+    while (!common_list_empty(&turn->completions)) {
         struct coordinator_completion *completion =
-            proto_list_entry(turn->completions.next, struct coordinator_completion, link);
-        proto_list_remove(&completion->link);
+            common_list_entry(turn->completions.next, struct coordinator_completion, link);
+        common_list_remove(&completion->link);
         completion->fn(completion->arg);
     }
 }
@@ -56,7 +56,7 @@ static void turn_over(void *arg)
 
 enum common_code coordinator_turn_init(struct coordinator_turn *turn, struct common_loop *loop)
 {
-    proto_list_init(&turn->completions);
+    common_list_init(&turn->completions);
     coordinator_turn_set(turn, COORDINATOR_PHASE_COMPLETIONS, run_completions, turn);
     return common_deferred_new(loop, turn_over, turn, &turn->end);
 }

@@ -22,9 +22,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "common/status.h"
-#include "proto/list.h"
+#include "common/base/list.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
 
 enum coordinator_phase {
     COORDINATOR_PHASE_COMPLETIONS, // of gathers, of calls that could not be made
@@ -45,7 +45,7 @@ struct coordinator_turn {
         void (*drain)(void *arg);
         void *arg;
     } phases[COORDINATOR_PHASES];
-    struct proto_list completions;
+    struct common_list completions;
     uint64_t turns; // drains that had something to do
 };
 
@@ -57,7 +57,7 @@ void coordinator_turn_set(struct coordinator_turn *turn, enum coordinator_phase 
                           void (*drain)(void *arg), void *arg);
 
 struct coordinator_completion {
-    struct proto_list link;
+    struct common_list link;
     void (*fn)(void *arg);
     void *arg;
 };

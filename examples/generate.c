@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/options.h"
+#include "common/cli/options.h"
 #include "examples/generate.h"
 #include "examples/pool.h"
 #include "examples/rounding.h"

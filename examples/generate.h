@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "client/banyan.h"
-#include "common/histogram.h"
+#include "common/metrics/histogram.h"
 #include "examples/llama.h"
 #include "examples/sampler.h"
 

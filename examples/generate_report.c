@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/options.h"
+#include "common/cli/options.h"
 #include "examples/generate.h"
 
 bool generate_color(const struct generate_options *options)

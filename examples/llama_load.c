@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/float16.h"
-#include "common/safetensors.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/safetensors.h"
 #include "examples/llama.h"
 
 static enum common_code read_u32(const json_t *config, const char *key, uint32_t max, uint32_t *out,

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "common/options.h"
+#include "common/cli/options.h"
 #include "examples/attention64.h"
 #include "examples/llama.h"
 #include "examples/pool.h"

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "client/banyan.h"
-#include "common/float16.h"
-#include "common/float8.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/float8.h"
 
 static inline size_t rounding_bytes(banyan_kv_type type) // of an element or code
 {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 struct candidate {
     uint32_t token;

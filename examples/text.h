@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 // Reads tokens [skip, skip + want) into *out (free it), *n of them where the file ends before. NOT_FOUND;
 // RESOURCE_EXHAUSTED.

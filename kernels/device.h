@@ -32,7 +32,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/attention.h"
 
 #define KERNELS_DEVICE_ABI    4u

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-#include "common/float16.h"
-#include "common/float8.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/float8.h"
 #include "kernels/attention.h"
 #include "kernels/vector.h"
 

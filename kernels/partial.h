@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/coverage.h"
+#include "common/hash/coverage.h"
 
 // A view of a block of partials: m[rows][heads], s[rows][heads], o[rows][heads][dv]. The memory is the
 // caller's.
@@ -73,7 +73,7 @@ struct kernels_coverage {
     uint64_t sum;
 };
 
-// The mix itself is in common/coverage.h: the coordinator demands what we count.
+// The mix itself is in common/hash/coverage.h: the coordinator demands what we count.
 static inline uint64_t kernels_coverage_mix(uint64_t chunk_id, uint64_t rows, uint64_t epoch)
 {
     return common_coverage_mix(chunk_id, rows, epoch);

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/float16.h"
-#include "common/float8.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/float8.h"
 #include "kernels/variants.h"
 
 #define STRETCH 64u // elements of a row that are converted at a time

@@ -109,11 +109,6 @@ INLINE vf vf_splat(float x)
     return x - (vf){0}; // x - (+0) is x, also for -0
 }
 
-INLINE vi vi_splat(int32_t x)
-{
-    return x - (vi){0};
-}
-
 INLINE vf vf_fma(vf a, vf b, vf c)
 {
 #if LANES == 16
@@ -523,20 +518,6 @@ INLINE void vf_quad_halves(vf ab, vf cd, vf *low, vf *high)
     *low = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
     *high = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
 #endif
-}
-
-INLINE vf vf_sum_pair(vf a, vf b)
-{
-    vf low, high;
-    vf_pair_halves(a, b, &low, &high);
-    return low + high;
-}
-
-INLINE vf vf_sum_quad(const vf *x)
-{
-    vf low, high;
-    vf_quad_halves(vf_sum_pair(x[0], x[1]), vf_sum_pair(x[2], x[3]), &low, &high);
-    return low + high;
 }
 
 // Lane i of hi + lo = the sum of the lanes of x[i], each in the same order. The last two levels, where the

@@ -31,10 +31,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "proto/nng_door.h"
-#include "proto/transport.h"
+#include "proto/rpc/transport.h"
 
 // More outstanding requests on one socket cost quadratic time in nng (20,000: 2.8 s); the others wait in the
 // channel.
@@ -492,7 +492,7 @@ static void on_watch(void *arg)
 {
     struct nng_channel *s = arg;
     s->watching = false;
-    if (proto_list_empty(&s->channel->sent))
+    if (common_list_empty(&s->channel->sent))
         return;
     if (!atomic_load(&s->met) || standing(s))
         s->lost_ns = 0;

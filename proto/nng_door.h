@@ -23,7 +23,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 
 struct proto_nng_item {
     struct proto_nng_item *next;

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 
 // Connects once, beside nng, and reports the outcome for people: the name has no address, nothing listens,
 // what listens does not speak nng, or it does and has only not answered. Blocks, for time_ns at most. Any

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "proto/stream_hello.h"
-#include "proto/wire.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
+#include "proto/stream/stream_hello.h"
+#include "proto/wire/wire.h"
 
 enum {
     // A ping has 100 bytes. With what was read ahead and unread answers, 256 strangers hold 48 MiB at most.
@@ -46,8 +46,8 @@ bool proto_sp_link_known(struct proto_sp_link *link, char *text)
     if (!proto_caller_enters(sp->server, &link->caller, text))
         return false;
     link->known = true;
-    proto_list_remove(&link->link);
-    proto_list_push(&sp->known, &link->link);
+    common_list_remove(&link->link);
+    common_list_push(&sp->known, &link->link);
     sp->n_strangers--, sp->server->n_strangers--;
     sp->n_known++, sp->server->n_nng++;
     proto_caller_known(sp->server, &link->caller);
@@ -67,7 +67,7 @@ void proto_sp_link_close(struct proto_sp_link *link)
     if (!io)
         return;
     link->io = NULL;
-    proto_list_remove(&link->link);
+    common_list_remove(&link->link);
     proto_caller_gone(link->server, &link->caller);
     if (link->known)
         link->sp->n_known--, link->server->n_nng--;
@@ -79,11 +79,11 @@ void proto_sp_link_close(struct proto_sp_link *link)
     proto_sp_reader_fini(&link->reader);
     common_blob_unref(link->rest);
     link->rest = NULL;
-    struct proto_list gone;
-    proto_list_move(&link->requests, &gone);
-    while (!proto_list_empty(&gone)) {
-        struct proto_request *request = proto_list_entry(gone.next, struct proto_request, link);
-        proto_list_remove(&request->link);
+    struct common_list gone;
+    common_list_move(&link->requests, &gone);
+    while (!common_list_empty(&gone)) {
+        struct proto_request *request = common_list_entry(gone.next, struct proto_request, link);
+        common_list_remove(&request->link);
         proto_request_cancel(request);
     }
     proto_sp_link_unref(link);
@@ -93,7 +93,7 @@ uint64_t proto_sp_link_spare(const struct proto_sp_link *link, uint64_t now_ns)
 {
     const struct proto_link *io = link->io;
     uint64_t moved_ns = io->read_ns > io->wrote_ns ? io->read_ns : io->wrote_ns;
-    bool idle = proto_sp_between(&link->reader) && !link->rest && proto_list_empty(&io->outs);
+    bool idle = proto_sp_between(&link->reader) && !link->rest && common_list_empty(&io->outs);
     return link->caller.requests == 0 && (idle || now_ns - moved_ns > COMMON_NS_PER_S) ? moved_ns
                                                                                        : UINT64_MAX;
 }
@@ -328,8 +328,8 @@ struct proto_sp_link *proto_sp_link_new(struct proto_sp_server *sp, int fd, cons
     snprintf(link->peer, sizeof link->peer, "%s", peer);
     proto_sp_reader_init(&link->reader);
     link->reader.owner = link->io->reader;
-    proto_list_init(&link->requests);
-    proto_list_push(&sp->strangers, &link->link);
+    common_list_init(&link->requests);
+    common_list_push(&sp->strangers, &link->link);
     sp->n_strangers++, sp->server->n_strangers++;
     proto_caller_init(&link->caller);
     link->caller.io = link->io;

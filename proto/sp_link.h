@@ -20,12 +20,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "proto/acceptor.h"
-#include "proto/list.h"
+#include "common/base/list.h"
+#include "common/loop/loop.h"
+#include "proto/rpc/transport.h"
 #include "proto/sp_reader.h"
-#include "proto/stream_link.h"
-#include "proto/transport.h"
+#include "proto/stream/acceptor.h"
+#include "proto/stream/stream_link.h"
 
 // An endpoint listened on.
 struct proto_sp_server {
@@ -33,8 +33,8 @@ struct proto_sp_server {
     struct proto_acceptor *acceptor;
     bool tls; // OpenSSL's, under our own reading of nng's wire: nng's clients need 1.2 of it
     struct common_timer *tick;
-    struct proto_list strangers; // oldest first
-    struct proto_list known;
+    struct common_list strangers; // oldest first
+    struct common_list known;
     uint32_t n_strangers, n_known;
     size_t reading; // bytes that have come of messages that are not whole
     uint8_t *head;  // where an answer's beginning is put together
@@ -53,7 +53,7 @@ enum proto_sp_use {
 };
 
 struct proto_sp_link {
-    struct proto_list link;     // in the server's strangers or known
+    struct common_list link;    // in the server's strangers or known
     struct proto_sp_server *sp; // while io
     struct proto_server *server;
     struct proto_link *io; // NULL: closed
@@ -66,7 +66,7 @@ struct proto_sp_link {
     const char *why; // EMPTY
     struct proto_prefix prefix;
     size_t reading; // its share of sp->reading
-    struct proto_list requests;
+    struct common_list requests;
     struct proto_caller caller;
     struct common_blob *rest; // read, but not to be taken now
     size_t rest_at;

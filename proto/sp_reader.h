@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 
 #define PROTO_SP_REQ 0x30 // protocol numbers of nng's <nng/protocol/reqrep0/*.h>
 #define PROTO_SP_REP 0x31
@@ -52,7 +52,7 @@ struct proto_sp_reader {
     uint8_t small[PROTO_SP_START_MAX];
     struct common_blob *blob; // what is kept of the message; NULL: nothing
     size_t kept;
-    uint64_t owner; // of blobs (common/block.h)
+    uint64_t owner; // of blobs (common/memory/block.h)
 };
 
 enum proto_sp_event {

@@ -62,7 +62,7 @@ static void send_reply(struct proto_request *request, struct proto_gather *gathe
 {
     struct served *served = request->transport;
     struct proto_sp_link *link = served->link;
-    proto_list_remove(&request->link);
+    common_list_remove(&request->link);
     if (link->io)
         answer(link, served->trace, served->trace_len, gather, sent, sent_arg);
     else if (sent)
@@ -87,8 +87,8 @@ static void refuse_empty(struct proto_sp_link *link, const char *why)
 static bool being_served(const struct proto_sp_link *link)
 {
     const struct proto_sp_reader *reader = &link->reader;
-    for (const struct proto_list *at = link->requests.next; at != &link->requests; at = at->next) {
-        const struct served *served = proto_list_entry(at, struct proto_request, link)->transport;
+    for (const struct common_list *at = link->requests.next; at != &link->requests; at = at->next) {
+        const struct served *served = common_list_entry(at, struct proto_request, link)->transport;
         if (served->trace_len == reader->trace_len &&
             memcmp(served->trace, reader->trace, reader->trace_len) == 0)
             return true;
@@ -129,7 +129,7 @@ static struct proto_request *request_of(struct proto_sp_link *link, struct commo
     request->transport = served;
     request->identity = &served->identity;
     request->peer = link->peer;
-    proto_list_push(&link->requests, &request->link);
+    common_list_push(&link->requests, &request->link);
     return request;
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "proto/sp_link.h"
 
 static void crowd_out(struct proto_sp_link *link, const char *why)
@@ -18,11 +18,11 @@ static void crowd_out(struct proto_sp_link *link, const char *why)
 
 static bool crowd_out_stranger(struct proto_sp_server *sp)
 {
-    if (proto_list_empty(&sp->strangers))
+    if (common_list_empty(&sp->strangers))
         return false;
     char why[PROTO_LIMIT_TEXT];
     proto_limit_reached(sp->server, PROTO_LIMIT_STRANGERS, why);
-    crowd_out(proto_list_entry(sp->strangers.next, struct proto_sp_link, link), why);
+    crowd_out(common_list_entry(sp->strangers.next, struct proto_sp_link, link), why);
     return true;
 }
 
@@ -31,8 +31,8 @@ bool proto_sp_crowd_out_silent(struct proto_sp_server *sp)
 {
     struct proto_sp_link *silent = NULL;
     uint64_t now_ns = common_clock_ns(), since_ns = UINT64_MAX;
-    for (struct proto_list *at = sp->known.next; at != &sp->known; at = at->next) {
-        struct proto_sp_link *link = proto_list_entry(at, struct proto_sp_link, link);
+    for (struct common_list *at = sp->known.next; at != &sp->known; at = at->next) {
+        struct proto_sp_link *link = common_list_entry(at, struct proto_sp_link, link);
         uint64_t moved_ns = proto_sp_link_spare(link, now_ns);
         if (moved_ns < since_ns) {
             since_ns = moved_ns;
@@ -67,10 +67,10 @@ static void on_accepted(void *owner, int fd, const struct sockaddr *address)
 
 static const struct proto_acceptor_ops acceptor_ops = {.accepted = on_accepted, .make_room = make_room};
 
-static void check_all(const struct proto_list *list, uint64_t now_ns)
+static void check_all(const struct common_list *list, uint64_t now_ns)
 {
-    for (struct proto_list *at = list->next; at != list; at = at->next) // only marks: nothing runs here
-        proto_sp_link_check(proto_list_entry(at, struct proto_sp_link, link), now_ns);
+    for (struct common_list *at = list->next; at != list; at = at->next) // only marks: nothing runs here
+        proto_sp_link_check(common_list_entry(at, struct proto_sp_link, link), now_ns);
 }
 
 static void on_tick(void *arg)
@@ -90,8 +90,8 @@ static enum common_code sp_listen(struct proto_server *server, struct proto_endp
         return common_error_set(err, code, "out of memory for a listener");
     sp->server = server;
     sp->tls = endpoint->tls;
-    proto_list_init(&sp->strangers);
-    proto_list_init(&sp->known);
+    common_list_init(&sp->strangers);
+    common_list_init(&sp->known);
     if (common_timer_new(server->loop, on_tick, sp, &sp->tick) != COMMON_OK) {
         common_error_set(err, code, "out of memory for a listener");
         goto free_sp;
@@ -112,10 +112,10 @@ free_sp:
 }
 
 // What a cancelled request calls cannot bring new ones: nothing is accepted any more.
-static void close_all(struct proto_list *list)
+static void close_all(struct common_list *list)
 {
-    while (!proto_list_empty(list))
-        proto_sp_link_close(proto_list_entry(list->next, struct proto_sp_link, link));
+    while (!common_list_empty(list))
+        proto_sp_link_close(common_list_entry(list->next, struct proto_sp_link, link));
 }
 
 static void sp_close(struct proto_listener *listener)
@@ -134,11 +134,11 @@ static void sp_close(struct proto_listener *listener)
 static void sp_evict(struct proto_listener *listener, uint64_t token)
 {
     struct proto_sp_server *sp = listener->state;
-    for (struct proto_list *at = sp->known.next; at != &sp->known; at = at->next) {
-        struct proto_sp_link *link = proto_list_entry(at, struct proto_sp_link, link);
+    for (struct common_list *at = sp->known.next; at != &sp->known; at = at->next) {
+        struct proto_sp_link *link = common_list_entry(at, struct proto_sp_link, link);
         bool its = link->caller.identity.token == token;
-        for (struct proto_list *r = link->requests.next; r != &link->requests && !its; r = r->next)
-            its = proto_list_entry(r, struct proto_request, link)->identity->token == token;
+        for (struct common_list *r = link->requests.next; r != &link->requests && !its; r = r->next)
+            its = common_list_entry(r, struct proto_request, link)->identity->token == token;
         if (its)
             proto_link_fail(link->io, COMMON_UNAVAILABLE,
                             "its token is no longer valid"); // in another turn

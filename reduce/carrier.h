@@ -6,7 +6,7 @@
 #ifndef REDUCE_CARRIER_H
 #define REDUCE_CARRIER_H
 
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 
 struct reduce_carrier;
 struct reduce_parcel; // a result that is expected from a child; the carrier's

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "reduce/shape.h"
 
 // What it costs that `parent` has this child: so much where it does not reach it, 1 where the child does not

@@ -8,10 +8,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "common/secret.h"
+#include "common/loop/loop.h"
+#include "common/secure/secret.h"
 #include "kernels/partial.h"
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 
 struct kernels_device_item; // kernels/device.h
 struct kernels_device_sink;

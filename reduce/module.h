@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "reduce/engine.h"
 
 #define REDUCE_MODULE_ABI    2u

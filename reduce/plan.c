@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "reduce/cost.h"
 #include "reduce/detour.h"
 #include "reduce/roster.h"

@@ -3,7 +3,7 @@
 #ifndef REDUCE_ROSTER_H
 #define REDUCE_ROSTER_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "reduce/shape.h"
 
 // Ranks go host by host, so the rank of a member depends on the members alone; what a tree adds is who is

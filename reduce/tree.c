@@ -12,16 +12,16 @@
 //                 stay until it is there, and the frame's bytes with them; nothing waits for that.
 //
 // Order of merging, whatever the order of arrival:  (((own + child 0) + child 1) + child 2) ...
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/loop/machine.h"
+#include "common/memory/block.h"
 #include "reduce/tree.h"
 
-enum op_state { OP_COMPUTING, OP_GATHERING, OP_ENDED };
+enum op_state { OP_COMPUTING, OP_GATHERING, OP_ENDED, OP_STATES };
 
 struct answer {
     struct reduce_op *op;
@@ -47,13 +47,18 @@ struct reduce_op {
     struct answer answers[];   // [n_children]
 };
 
+#define TO(state) (1u << OP_##state)
+static const struct common_machine op_machine = {
+    .name = "reduction",
+    .n = OP_STATES,
+    .states = {"computing", "gathering", "ended"},
+    .next = {[OP_COMPUTING] = TO(GATHERING) | TO(ENDED), [OP_GATHERING] = TO(ENDED), [OP_ENDED] = 0},
+};
+#undef TO
+
 static void op_enter(struct reduce_op *op, enum op_state state)
 {
-    static const bool allowed[3][3] = {
-        [OP_COMPUTING] = {[OP_GATHERING] = true, [OP_ENDED] = true},
-        [OP_GATHERING] = {[OP_ENDED] = true},
-    };
-    assert(allowed[op->state][state]);
+    common_machine_move(&op_machine, op->state, state);
     op->state = state;
 }
 

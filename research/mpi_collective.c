@@ -15,9 +15,9 @@
 
 #include "bench/main.h"
 #include "bench/report.h"
-#include "common/clock.h"
-#include "common/histogram.h"
-#include "common/options.h"
+#include "common/base/clock.h"
+#include "common/cli/options.h"
+#include "common/metrics/histogram.h"
 #include "kernels/partial.h"
 
 #define TAG 1

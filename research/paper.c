@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "bench/main.h"
-#include "common/options.h"
+#include "common/cli/options.h"
 #include "research/paper_measure.h"
 
 #define GROUP_MOST 8u // algorithms whose samples are taken in turn

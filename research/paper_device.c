@@ -16,11 +16,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/device.h"
 #include "research/paper_local.h"
 #include "research/paper_shard.h"
-#include "worker/module.h"
+#include "worker/processors/module.h"
 
 #define NAME     "cuda"
 #define PIECE    ((uint64_t)4 << 20)      // bytes of one call of up or down

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "kernels/attention.h"
 #include "kernels/partial.h"
 #include "research/paper_formula.h"

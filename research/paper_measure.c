@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "research/paper_shard.h"
 
 #define REST_NS        (2 * COMMON_NS_PER_MS)

@@ -17,7 +17,7 @@
 // while the next block is in flight.
 #include "research/paper_algo.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define TAG_BLOCK    10
 #define FLOOR_PASSES 2u

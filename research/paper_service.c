@@ -10,7 +10,7 @@
 #include "bench/main.h"
 #include "bench/service.h"
 #include "client/banyan.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "research/paper_check.h"
 #include "research/paper_shard.h"
 

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/float16.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
+#include "common/tensor/float16.h"
 
 // ---- data -----------------------------------------------------------------------------------------------
 

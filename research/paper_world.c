@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define SPIN_NS      (60 * COMMON_NS_PER_US)
 #define SLEEP_MOST   (400 * COMMON_NS_PER_US)

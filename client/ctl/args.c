@@ -5,8 +5,8 @@
 
 #include "client/ctl/contexts.h"
 #include "client/ctl/ctl.h"
-#include "common/clock.h"
-#include "proto/endpoint.h"
+#include "common/base/clock.h"
+#include "proto/rpc/endpoint.h"
 
 static struct {
     const char *endpoint, *token_file, *context, *output;

@@ -12,7 +12,7 @@
 
 #include "client/ctl/ctl.h"
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 static struct {
     bool force, without_absent;

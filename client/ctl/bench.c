@@ -10,10 +10,10 @@
 #include "client/ctl/bench.h"
 #include "client/ctl/spec.h"
 #include "client/ctl/work.h"
-#include "common/clock.h"
-#include "common/float16.h"
-#include "common/histogram.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/metrics/histogram.h"
+#include "common/tensor/float16.h"
 
 #define PIECE_BYTES (UINT64_C(16) << 20) // of K and V, sent in one attach
 #define WARM_UP     10                   // steps that are not counted

@@ -4,7 +4,7 @@
 #define CLIENT_CTL_BENCH_H
 
 #include "client/ctl/ctl.h"
-#include "common/histogram.h"
+#include "common/metrics/histogram.h"
 
 struct ctl_bench_figures {
     uint64_t tokens, layers, bytes; // bytes: of K and V, of one copy

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define PINGS       50
 #define PIECE_BYTES ((size_t)1 << 20)

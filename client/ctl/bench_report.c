@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "client/ctl/spec.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 static json_t *times_json(const struct common_histogram *times, uint64_t floor_ns)
 {

@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/options.h"
-#include "proto/endpoint.h"
+#include "common/base/clock.h"
+#include "common/cli/options.h"
+#include "proto/rpc/endpoint.h"
 
 #define TEXT_MAX (256 * 1024)
 

@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #define CTL_CONTEXT_NAME     64 // bytes
 #define CTL_CONTEXT_ENDPOINT 1023

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "client/ctl/contexts.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 // ---- writing ----------------------------------------------------------------------------------------------
 

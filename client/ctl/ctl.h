@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "client/banyan.h"
-#include "common/options.h"
+#include "common/cli/options.h"
 
 enum ctl_exit { // docs/reference/exit-codes.md
     CTL_OK = 0,
@@ -59,11 +59,6 @@ extern const struct ctl_command ctl_info_commands[], ctl_sessions_commands[], ct
     ctl_backup_commands[], ctl_bench_commands[], ctl_probe_commands[], ctl_join_commands[],
     ctl_events_commands[], ctl_create_commands[], ctl_pki_commands[], ctl_trail_commands[],
     ctl_token_commands[], ctl_quota_commands[];
-extern const struct ctl_command *const ctl_groups[]; // all of these; NULL ends it
-
-// By one word, or by two; second may be NULL. NULL: there is none.
-const struct ctl_command *ctl_find(const char *first, const char *second);
-bool ctl_is_group(const char *word); // the first one of commands of two words
 
 // What is settled, for the library; the caller adds the rest.
 banyan_options ctl_options(const struct ctl *ctl);
@@ -71,7 +66,7 @@ banyan_options ctl_options(const struct ctl *ctl);
 banyan_code ctl_connect(struct ctl *ctl, banyan_error *error);
 enum ctl_exit ctl_connect_fail(const banyan_error *error); // reports why it has failed
 
-// ---- ctl_args.c -------------------------------------------------------------------------------------------
+// ---- args.c -----------------------------------------------------------------------------------------------
 
 #define CTL_ARGS_MAX 8
 
@@ -80,7 +75,7 @@ enum ctl_exit ctl_connect_fail(const banyan_error *error); // reports why it has
 // (reported on stderr).
 bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl, char **args,
                int *n_args, enum ctl_exit *exit_code);
-const struct common_option *ctl_global_options(void); // their values lie in ctl_args.c until ctl_settle
+const struct common_option *ctl_global_options(void); // their values lie in args.c until ctl_settle
 #define CTL_OPTIONS_MAX 32
 // A command's own and the global ones in one table; of one name, its own.
 void ctl_all_options(const struct ctl_command *command, struct common_option out[CTL_OPTIONS_MAX]);
@@ -91,7 +86,7 @@ enum ctl_exit ctl_endpoint_check(const struct ctl *ctl); // the form of its endp
 void ctl_take_given(
     struct ctl *ctl); // what options say, and nothing else: NULL, or UINT64_MAX, where they do not
 
-// ---- ctl_output.c -----------------------------------------------------------------------------------------
+// ---- output.c ---------------------------------------------------------------------------------------------
 
 enum ctl_format {
     CTL_TEXT,
@@ -124,24 +119,20 @@ enum ctl_exit ctl_fail(const banyan_error *error);
 enum ctl_exit ctl_say(enum ctl_exit code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3))); // on stderr; returns code
 
-// ---- ctl_shell.c ------------------------------------------------------------------------------------------
+// ---- shell.c ----------------------------------------------------------------------------------------------
 
-// What shells and the build ask: --complete WORD... (common/complete.h), --tables (common/tables.h). False:
-// argv asks for neither.
-bool ctl_asked(const struct common_command *program, int argc, char **argv);
-
-// ---- ctl_context.c ----------------------------------------------------------------------------------------
+// ---- context.c --------------------------------------------------------------------------------------------
 
 struct common_error;
 enum ctl_exit
-ctl_contexts_fail(const struct common_error *err); // reports why ctl_contexts.h's file cannot be used
+ctl_contexts_fail(const struct common_error *err); // reports why contexts.h's file cannot be used
 
-// ---- ctl_moment.c -----------------------------------------------------------------------------------------
+// ---- moment.c ---------------------------------------------------------------------------------------------
 
 // "2026-11-25T17:00:00Z", the local time without the Z, or how long ago: "10m". Nanoseconds since 1970, UTC.
 bool ctl_moment_parse(const char *text, uint64_t *out_ns);
 
-// ---- ctl_session.c ----------------------------------------------------------------------------------------
+// ---- session.c --------------------------------------------------------------------------------------------
 
 // By id (decimal or 0x…) or name; reports a failure on stderr.
 enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session **out);

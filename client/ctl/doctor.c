@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "client/ctl/doctor.h"
-#include "common/clock.h"
-#include "proto/endpoint.h"
+#include "common/base/clock.h"
+#include "proto/rpc/endpoint.h"
 
 // Certificates and tokens expire by wall clocks, and logs are read side by side. Tickets do not
 // (docs/reference/wire.md, "Lives").

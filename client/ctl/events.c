@@ -7,8 +7,8 @@
 #include <time.h>
 
 #include "client/ctl/ctl.h"
-#include "common/clock.h"
-#include "proto/event.h"
+#include "common/base/clock.h"
+#include "proto/model/event.h"
 
 #define WAIT_NS      (30 * COMMON_NS_PER_S)
 #define REST_NS      COMMON_NS_PER_S // without an answer

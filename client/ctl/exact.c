@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/float16.h"
-#include "common/float8.h"
-#include "proto/kv.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/float8.h"
+#include "proto/model/kv.h"
 
 struct head {
     double m, s;         // largest logit; sum of e^(x - m)

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "client/banyan.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 struct exact_row;
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "client/ctl/again.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 static void format_amount(uint64_t amount, bool bytes, char *out, size_t size)
 {

@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "client/ctl/ctl.h"
-#include "common/daemon.h"
-#include "common/secret.h"
-#include "proto/endpoint.h"
+#include "common/cli/daemon.h"
+#include "common/secure/secret.h"
+#include "proto/rpc/endpoint.h"
 
 static struct {
     const char *form, *host, *secret_file;

@@ -9,7 +9,7 @@
 #define CLIENT_CTL_KV_H
 
 #include "client/ctl/ctl.h"
-#include "common/safetensors.h"
+#include "common/tensor/safetensors.h"
 
 struct ctl_kv { // tensors of one layer; NULL: not in the file
     const struct common_safetensor *k, *v, *k_scale, *v_scale;

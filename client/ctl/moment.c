@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "client/ctl/ctl.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 // "2026-11-25T17:00:00Z", or the local time without the Z; seconds, or the time of day, may be left out.
 static bool date_parse(const char *text, uint64_t *out_ns)

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "client/ctl/ctl.h"
-#include "common/random.h"
+#include "common/base/random.h"
 
 #define DAY_S          86400
 #define EARLY_S        (5 * 60) // certificates begin so much before now: clocks differ

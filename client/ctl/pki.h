@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #define CTL_PKI_NAME  64   // bytes of a name: of a common name in X.509
 #define CTL_PKI_HOSTS 64   // names and addresses of one certificate

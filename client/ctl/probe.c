@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 #include "client/ctl/ctl.h"
-#include "common/clock.h"
-#include "common/tls.h"
-#include "common/tls_link.h"
-#include "proto/endpoint.h"
+#include "common/base/clock.h"
+#include "common/secure/tls.h"
+#include "common/secure/tls_link.h"
+#include "proto/rpc/endpoint.h"
 
 #define ADDRESS    "127.0.0.1:7419"
 #define HTTPS      "https://"

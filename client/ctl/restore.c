@@ -13,8 +13,8 @@
 #include "client/ctl/work.h"
 #include "client/snapshot/snapshot_dir.h"
 #include "client/snapshot/snapshot_session.h"
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 
 static struct {
     const char *name;

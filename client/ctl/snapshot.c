@@ -13,13 +13,13 @@
 
 #include "client/ctl/spec.h"
 #include "client/ctl/work.h"
-#include "client/lib/internal.h"
-#include "client/lib/seals.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/rows/seals.h"
 #include "client/snapshot/safetensors_write.h"
 #include "client/snapshot/snapshot_dir.h"
 #include "client/snapshot/snapshot_session.h"
-#include "common/failpoint.h"
-#include "common/hash.h"
+#include "common/base/failpoint.h"
+#include "common/hash/hash.h"
 
 #define PIN_TTL_NS (300 * COMMON_NS_PER_S) // of the fork, after its last ticket has ended
 

@@ -10,7 +10,7 @@
 #include "client/ctl/layers.h"
 #include "client/ctl/spec.h"
 #include "client/snapshot/safetensors_write.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define NO_NUMBER UINT64_MAX
 

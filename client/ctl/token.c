@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "client/ctl/careful.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 static struct {
     const char *access, *tenant, *out;

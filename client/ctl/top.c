@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "client/ctl/screen.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define CALL_NS   (2 * COMMON_NS_PER_S) // unless --timeout says so: a frame that is older says so
 #define REDRAW_MS 1000                  // while there is trouble, whose age is shown

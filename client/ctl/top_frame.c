@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "client/ctl/top.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LINE_MAX_BYTES 512
 #define HEAD_LINES     5 // of a frame beside its workers

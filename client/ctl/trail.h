@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "client/ctl/ctl.h"
-#include "common/trail_chain.h"
+#include "common/trail/trail_chain.h"
 
 // NULL: it cannot be read, which was reported.
 FILE *ctl_trail_open(const char *path);

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "client/ctl/trail.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define REST_NS (250 * COMMON_NS_PER_MS)
 

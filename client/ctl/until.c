@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "client/ctl/wait.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LOOK_NS       (200 * COMMON_NS_PER_MS)
 #define LOOKS_TO_TELL 10 // that have failed in the same way, before that is reported outside a status line

@@ -16,10 +16,13 @@
 #include "client/ctl/snapshot.h"
 #include "client/ctl/verify.h"
 #include "client/ctl/work.h"
-#include "client/lib/internal.h"
-#include "common/clock.h"
-#include "common/random.h"
-#include "proto/kv.h"
+#include "client/lib/core/error.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/rows/read.h"
+#include "client/lib/session/spec.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "proto/model/kv.h"
 
 #define ROWS_MAX    16
 #define PIECE_BYTES (UINT64_C(4) << 20) // read at a time, of each copy

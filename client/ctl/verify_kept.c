@@ -8,9 +8,11 @@
 
 #include "client/ctl/ctl.h"
 #include "client/ctl/exact.h"
-#include "client/lib/internal.h"
-#include "common/clock.h"
-#include "proto/kv.h"
+#include "client/lib/core/error.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/rows/read.h"
+#include "common/base/clock.h"
+#include "proto/model/kv.h"
 
 #define PIECE_BYTES (UINT64_C(4) << 20) // read at a time
 #define AHEAD_TRIES 40                  // 50 ms apart: until all layers have the token

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define POLL_NS     (200 * COMMON_NS_PER_MS)
 #define STUCK_POLLS 10

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "client/ctl/watch.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define STEPS_MAX 64
 #define BINS_MAX  1024

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define THREADS_MAX 16
 #define REDRAW_NS   (200 * COMMON_NS_PER_MS)

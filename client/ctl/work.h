@@ -5,7 +5,7 @@
 #define CLIENT_CTL_WORK_H
 
 #include "client/ctl/ctl.h"
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct ctl_problem { // why a piece of work failed
     enum ctl_exit exit;

@@ -7,7 +7,7 @@
 
 #include "client/ctl/careful.h"
 #include "client/ctl/wait.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define EMPTY_LOOKS 10 // sessions release a worker soon after its last chunk is gone
 

@@ -4,14 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/internal.h"
-#include "client/lib/spans.h"
-#include "common/clock.h"
-#include "common/secret.h"
-#include "common/tls.h"
-#include "common/tracer.h"
-#include "proto/endpoint.h"
+#include "client/lib/core/call.h"
+#include "client/lib/core/endpoints.h"
+#include "client/lib/core/error.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/core/spans.h"
+#include "client/lib/rows/peer.h"
+#include "client/lib/steps/queue.h"
+#include "common/base/clock.h"
+#include "common/secure/secret.h"
+#include "common/secure/tls.h"
+#include "common/tracing/tracer.h"
 #include "proto/nng_probe.h"
+#include "proto/rpc/endpoint.h"
 
 #define PROBE_NS (1 * COMMON_NS_PER_S) // to find out why there was no answer
 
@@ -54,7 +59,7 @@ static void open_channels(void *arg)
     opening->code = client_spans_open(client, opening->error);
     if (opening->code != BANYAN_OK)
         return;
-    opening->code = client_endpoints_open(client, &options, opening->error);
+    opening->code = client_endpoints_open(client, &options, client_calls_move, opening->error);
     if (opening->code != BANYAN_OK)
         return;
     opening->code = client_peers_new(client, opening->token, &client->peers);
@@ -225,8 +230,8 @@ static banyan_code load_tls(const banyan_options *options, struct banyan_client 
     return code == COMMON_OK ? BANYAN_OK : client_error_set(error, (banyan_code)code, "%s", err.message);
 }
 
-// So that a blocking caller may do the I/O thread's work (common/loop.h): the call is alone. Spans go out
-// over sockets that may raise SIGPIPE, which is the I/O thread's to block.
+// So that a blocking caller may do the I/O thread's work (common/loop/loop.h): the call is alone. Spans go
+// out over sockets that may raise SIGPIPE, which is the I/O thread's to block.
 static bool may_be_lent(void *arg)
 {
     const struct banyan_client *client = arg;

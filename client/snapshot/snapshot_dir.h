@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "client/snapshot/snapshot.h"
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct snapshot_dir;
 

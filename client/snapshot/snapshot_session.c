@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/internal.h"
-#include "common/failpoint.h"
-#include "proto/spec.h"
+#include "client/lib/core/error.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/session/spec.h"
+#include "common/base/failpoint.h"
+#include "proto/model/spec.h"
 
 #define PIN_TRIES     5   // the session may be truncated between its length and the fork
 #define COMMIT_CHUNKS 511 // of one commit, at most

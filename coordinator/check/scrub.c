@@ -4,15 +4,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
-#include "common/loop.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
+#include "common/loop/loop.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 #define CHECKS_MAX     32    // under way
 #define WORKER_SUMS    2     // asked of one worker: the next is there when one is done

@@ -3,20 +3,20 @@
 
 #include <inttypes.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
+#include "common/loop/machine.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/machine.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/store/store.h"
 #include "coordinator/sync/layout_send.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/returned.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define AGAIN_NS    (5 * COMMON_NS_PER_S)    // after a check that came to nothing
 #define DISPUTED_NS (3600 * COMMON_NS_PER_S) // after one that nobody can decide
@@ -26,7 +26,7 @@
 enum check_state { CHECK_ASKING, CHECK_TWICE, CHECK_STORING, CHECK_OVER, CHECK_STATES };
 
 #define TO(state) (1u << CHECK_##state)
-const struct coordinator_machine coordinator_check_machine = {
+const struct common_machine coordinator_check_machine = {
     .name = "check",
     .n = CHECK_STATES,
     .states = {"asking", "twice", "storing", "over"},
@@ -62,7 +62,7 @@ struct check {
 
 static void set_state(struct check *c, enum check_state state)
 {
-    coordinator_machine_move(&coordinator_check_machine, c->state, state);
+    common_machine_move(&coordinator_check_machine, c->state, state);
     c->state = state;
 }
 

@@ -29,18 +29,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 #include "coordinator/session/layout.h"
 struct common_timer;
-struct coordinator_machine;
+struct common_machine;
 struct coordinator_scrub_ask;
 struct coordinator_session;
 struct coordinator_sessions;
 struct coordinator_worker;
 struct proto_status;
 
-extern const struct coordinator_machine coordinator_check_machine;
+extern const struct common_machine coordinator_check_machine;
 
 struct coordinator_seals {               // of the room of sessions
     uint32_t n;                          // checks under way

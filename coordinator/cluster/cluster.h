@@ -10,8 +10,8 @@
 #ifndef COORDINATOR_CLUSTER_H
 #define COORDINATOR_CLUSTER_H
 
+#include "common/base/list.h"
 #include "coordinator/core.h"
-#include "proto/list.h"
 
 #define COORDINATOR_WORKERS_MAX 4096
 #define COORDINATOR_EDGES_MAX   64 // that are down
@@ -39,9 +39,9 @@ struct coordinator_cluster {
     uint64_t slow_verdicts;  // so far
     // Rises when a worker becomes ACTIVE, ceases to be or is LOST: what was derived from that is old.
     uint64_t changes;
-    struct proto_list changed; // these workers, for the phase of workers: worker.changed
+    struct common_list changed; // these workers, for the phase of workers: worker.changed
     // Workers whose inventory must be read and layouts sent: worker.joining. Taken by sessions.
-    struct proto_list joining;
+    struct common_list joining;
 
     struct coordinator_edge edges[COORDINATOR_EDGES_MAX];
     uint32_t n_edges;
@@ -50,8 +50,8 @@ struct coordinator_cluster {
     struct coordinator_plan *plans; // list
     uint32_t n_plans;
     uint64_t plans_made;
-    struct proto_list plans_dirty;   // for the phase of plans: plan.dirty
-    struct proto_list plans_changed; // READY or RETIRED since they were taken: plan.changed. Taken by steps
+    struct common_list plans_dirty;   // for the phase of plans: plan.dirty
+    struct common_list plans_changed; // READY or RETIRED since they were taken: plan.changed. Taken by steps
 };
 
 #endif

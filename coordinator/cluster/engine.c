@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 

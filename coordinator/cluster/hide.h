@@ -5,8 +5,8 @@
 
 #include <stddef.h>
 
-#include "proto/access.h"
-#include "proto/status.h"
+#include "proto/rights/access.h"
+#include "proto/rpc/status.h"
 
 struct coordinator_cluster;
 

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/engine.h"
 #include "coordinator/cluster/plan.h"
@@ -16,7 +16,7 @@
 #include "coordinator/store/store.h"
 #include "reduce/plan.h"
 
-#define QUIET_NS COMMON_NS_PER_S // of a worker's host, while calls to it are out; see proto/rpc.h
+#define QUIET_NS COMMON_NS_PER_S // of a worker's host, while calls to it are out; see proto/rpc/rpc.h
 #define MUTE_NS                                                                                              \
     (3 * COMMON_NS_PER_S) // of its process, once it is asked; never less than what missed beats take
 #define DIAL_NS (4 * COMMON_NS_PER_S) // from Register to a link
@@ -52,10 +52,10 @@ static void answer_register(struct coordinator_worker *w, bool linked)
 static void drain_workers(void *arg)
 {
     struct coordinator_cluster *cluster = arg;
-    while (!proto_list_empty(&cluster->changed)) {
+    while (!common_list_empty(&cluster->changed)) {
         struct coordinator_worker *w =
-            proto_list_entry(cluster->changed.next, struct coordinator_worker, changed);
-        proto_list_remove(&w->changed);
+            common_list_entry(cluster->changed.next, struct coordinator_worker, changed);
+        common_list_remove(&w->changed);
         coordinator_plans_worker_changed(w);
     }
 }
@@ -69,8 +69,8 @@ static void visit_begin(struct coordinator_worker *w)
     w->dirty = false;
     w->listed = 0;
     coordinator_quarantine_fini(&w->arriving);
-    if (proto_list_empty(&w->joining))
-        proto_list_push(&w->cluster->joining, &w->joining);
+    if (common_list_empty(&w->joining))
+        common_list_push(&w->cluster->joining, &w->joining);
     coordinator_turn_mark(&w->cluster->core->turn, COORDINATOR_PHASE_SESSIONS);
 }
 
@@ -79,16 +79,16 @@ static void visit_cancel(struct coordinator_worker *w)
     w->visit++;
     w->listed = 0;
     coordinator_quarantine_fini(&w->arriving);
-    proto_list_remove(&w->joining);
+    common_list_remove(&w->joining);
 }
 
 struct coordinator_worker *coordinator_workers_take_joining(struct coordinator_cluster *cluster)
 {
-    if (proto_list_empty(&cluster->joining))
+    if (common_list_empty(&cluster->joining))
         return NULL;
     struct coordinator_worker *w =
-        proto_list_entry(cluster->joining.next, struct coordinator_worker, joining);
-    proto_list_remove(&w->joining);
+        common_list_entry(cluster->joining.next, struct coordinator_worker, joining);
+    common_list_remove(&w->joining);
     return w;
 }
 
@@ -427,7 +427,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     }
     bool anew = w->life != 0;
     w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until it has been told its layouts
-    if (w->leaving && w->instance != m->instance) { // that process has ended
+    if (w->leaving && w->instance != m->instance) {                     // that process has ended
         w->leaving = false;
         w->draining = w->drain_ordered;
         w->drain_reason[0] = w->draining ? w->drain_reason[0] : '\0';
@@ -553,8 +553,8 @@ void coordinator_workers_tick(struct coordinator_cluster *cluster, uint64_t now_
 
 void coordinator_workers_init(struct coordinator_cluster *cluster)
 {
-    proto_list_init(&cluster->changed);
-    proto_list_init(&cluster->joining);
+    common_list_init(&cluster->changed);
+    common_list_init(&cluster->joining);
     coordinator_turn_set(&cluster->core->turn, COORDINATOR_PHASE_WORKERS, drain_workers, cluster);
 }
 

@@ -11,7 +11,7 @@
 #define LOW          0.5
 #define HIGH         0.75
 #define PACE_MOST    4.0                // a stretch of work that takes no time
-#define ENOUGH_NS    UINT64_C(20000000) // of planned time in a window: what a measurement takes (worker/pace.h)
+#define ENOUGH_NS    UINT64_C(20000000) // of planned time in a window: what a measurement takes (worker: pace.h)
 
 void coordinator_pace_hear(struct coordinator_pace *pace, const struct coordinator_pace_report *report)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which workers compute far slower than they were measured at their start. Pure: what heartbeats say comes in
-// (worker/pace.h), verdicts come out; the clocks are the workers' own.
+// (worker/core/pace.h), verdicts come out; the clocks are the workers' own.
 //
 //                  below 1/2 of the others' pace, 2 looks one after the other
 //        WELL ──────────────────────────────────────────────────────────────▶ SLOW ─┐ below 1/2 of its

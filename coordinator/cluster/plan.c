@@ -4,13 +4,13 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/worker.h"
 
 #define IDLE_NS (10 * COMMON_NS_PER_S) // a plan that no session uses is kept this long
 
 #define TO(state) (1u << COORDINATOR_PLAN_##state)
-const struct coordinator_machine coordinator_plan_machine = {
+const struct common_machine coordinator_plan_machine = {
     .name = "plan",
     .n = COORDINATOR_PLAN_STATES,
     .states = {"installing", "ready", "retired"},
@@ -24,7 +24,7 @@ const struct coordinator_machine coordinator_plan_machine = {
 
 void coordinator_plan_set_state(struct coordinator_plan *plan, enum coordinator_plan_state state)
 {
-    coordinator_machine_move(&coordinator_plan_machine, plan->state, state);
+    common_machine_move(&coordinator_plan_machine, plan->state, state);
     plan->state = state;
 }
 
@@ -35,8 +35,8 @@ void coordinator_plan_free(struct coordinator_plan *plan)
         at = &(*at)->next;
     *at = plan->next;
     plan->cluster->n_plans--;
-    proto_list_remove(&plan->dirty);
-    proto_list_remove(&plan->changed);
+    common_list_remove(&plan->dirty);
+    common_list_remove(&plan->changed);
     reduce_plan_free(plan->tree);
     free(plan->workers);
     free(plan->members);
@@ -54,27 +54,27 @@ uint32_t coordinator_plan_rank(const struct coordinator_plan *plan, const struct
 // Its members are to be told, or it may be freed: looked at in the phase of plans.
 void coordinator_plan_mark(struct coordinator_plan *plan)
 {
-    if (proto_list_empty(&plan->dirty))
-        proto_list_push(&plan->cluster->plans_dirty, &plan->dirty);
+    if (common_list_empty(&plan->dirty))
+        common_list_push(&plan->cluster->plans_dirty, &plan->dirty);
     coordinator_turn_mark(&plan->cluster->core->turn, COORDINATOR_PHASE_PLANS);
 }
 
 // READY or RETIRED: whoever has work for it finds out in the phase of steps.
 void coordinator_plan_changed(struct coordinator_plan *plan)
 {
-    if (proto_list_empty(&plan->changed))
-        proto_list_push(&plan->cluster->plans_changed, &plan->changed);
+    if (common_list_empty(&plan->changed))
+        common_list_push(&plan->cluster->plans_changed, &plan->changed);
     coordinator_turn_mark(&plan->cluster->core->turn, COORDINATOR_PHASE_STEPS);
     coordinator_plan_mark(plan);
 }
 
 struct coordinator_plan *coordinator_plans_take_changed(struct coordinator_cluster *cluster)
 {
-    if (proto_list_empty(&cluster->plans_changed))
+    if (common_list_empty(&cluster->plans_changed))
         return NULL;
     struct coordinator_plan *plan =
-        proto_list_entry(cluster->plans_changed.next, struct coordinator_plan, changed);
-    proto_list_remove(&plan->changed);
+        common_list_entry(cluster->plans_changed.next, struct coordinator_plan, changed);
+    common_list_remove(&plan->changed);
     coordinator_plan_mark(plan);
     return plan;
 }

@@ -7,9 +7,9 @@
 #ifndef COORDINATOR_PLANS_H
 #define COORDINATOR_PLANS_H
 
+#include "common/loop/machine.h"
 #include "coordinator/cluster/cluster.h"
-#include "coordinator/machine.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 #include "reduce/plan.h"
 
 #define COORDINATOR_ENGINE_STREAM "stream"
@@ -24,7 +24,7 @@ enum coordinator_plan_state {
     COORDINATOR_PLAN_RETIRED,
     COORDINATOR_PLAN_STATES
 };
-extern const struct coordinator_machine coordinator_plan_machine;
+extern const struct common_machine coordinator_plan_machine;
 
 struct coordinator_plan {
     struct coordinator_plan *next; // in cluster.plans
@@ -42,8 +42,8 @@ struct coordinator_plan {
     uint32_t in_flight;              // frames, and the installation
     struct coordinator_queue *queue; // of the room of steps; the plan lives as long
     bool told;                       // its members have been sent what its state demands
-    struct proto_list dirty;         // in cluster.plans_dirty
-    struct proto_list changed;       // in cluster.plans_changed
+    struct common_list dirty;        // in cluster.plans_dirty
+    struct common_list changed;      // in cluster.plans_changed
 };
 
 // Gives a reference back (planning.h).

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/engine.h"
 #include "coordinator/cluster/gather.h"
@@ -105,16 +105,16 @@ static void plan_settle(struct coordinator_plan *plan)
         send_drops(plan);
     plan->told = true;
     if (plan->state == COORDINATOR_PLAN_RETIRED && !plan->refs && !plan->in_flight && !plan->queue &&
-        proto_list_empty(&plan->changed))
+        common_list_empty(&plan->changed))
         coordinator_plan_free(plan);
 }
 
 void coordinator_plans_drain(struct coordinator_cluster *cluster)
 {
-    while (!proto_list_empty(&cluster->plans_dirty)) {
+    while (!common_list_empty(&cluster->plans_dirty)) {
         struct coordinator_plan *plan =
-            proto_list_entry(cluster->plans_dirty.next, struct coordinator_plan, dirty);
-        proto_list_remove(&plan->dirty);
+            common_list_entry(cluster->plans_dirty.next, struct coordinator_plan, dirty);
+        common_list_remove(&plan->dirty);
         plan_settle(plan);
     }
 }
@@ -213,8 +213,8 @@ static struct coordinator_plan *plan_make(struct coordinator_cluster *cluster,
         return NULL;
     }
     plan->cluster = cluster;
-    proto_list_init(&plan->dirty);
-    proto_list_init(&plan->changed);
+    common_list_init(&plan->dirty);
+    common_list_init(&plan->changed);
     plan->n = n;
     plan->made_ns = common_clock_ns();
     plan->epoch = ++cluster->plans_made;

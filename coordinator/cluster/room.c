@@ -12,8 +12,8 @@ static void drain_plans(void *arg)
 void coordinator_cluster_init(struct coordinator_cluster *cluster, struct coordinator_core *core)
 {
     cluster->core = core;
-    proto_list_init(&cluster->plans_dirty);
-    proto_list_init(&cluster->plans_changed);
+    common_list_init(&cluster->plans_dirty);
+    common_list_init(&cluster->plans_changed);
     coordinator_turn_set(&core->turn, COORDINATOR_PHASE_PLANS, drain_plans, cluster);
     coordinator_workers_init(cluster);
 }

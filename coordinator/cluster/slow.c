@@ -3,8 +3,8 @@
 
 #include <inttypes.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 

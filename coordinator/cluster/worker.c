@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/gather.h"
 #include "reduce/plan.h"
 
 // ---- states -------------------------------------------------------------------------------------
 
 #define TO(state) (1u << COORDINATOR_WORKER_##state)
-const struct coordinator_machine coordinator_worker_machine = {
+const struct common_machine coordinator_worker_machine = {
     .name = "worker",
     .n = COORDINATOR_WORKER_STATES,
     .states = {"absent", "joining", "active", "suspect", "lost"},
@@ -35,7 +35,7 @@ const char *coordinator_worker_state_name(enum coordinator_worker_state state)
 void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator_worker_state state)
 {
     struct coordinator_cluster *cluster = w->cluster;
-    coordinator_machine_move(&coordinator_worker_machine, w->state, state);
+    common_machine_move(&coordinator_worker_machine, w->state, state);
     bool was = coordinator_worker_active(w);
     w->state = state;
     if (state == COORDINATOR_WORKER_LOST) { // who waited for it waits no more
@@ -47,8 +47,8 @@ void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator
     if (!was)
         w->active_ns = common_clock_ns();
     cluster->changes++; // what could be computed a moment ago cannot now, or the other way round
-    if (proto_list_empty(&w->changed))
-        proto_list_push(&cluster->changed, &w->changed);
+    if (common_list_empty(&w->changed))
+        common_list_push(&cluster->changed, &w->changed);
     coordinator_turn_mark(&cluster->core->turn, COORDINATOR_PHASE_WORKERS);
     coordinator_turn_mark(&cluster->core->turn, COORDINATOR_PHASE_SESSIONS);
 }
@@ -72,8 +72,8 @@ void coordinator_worker_forget(struct coordinator_worker *w)
     w->cluster->workers[w->slot] = NULL;
     coordinator_quarantine_fini(&w->quarantine);
     coordinator_quarantine_fini(&w->arriving);
-    proto_list_remove(&w->changed);
-    proto_list_remove(&w->joining);
+    common_list_remove(&w->changed);
+    common_list_remove(&w->joining);
     common_timer_free(w->grace);
     free(w->limits);
     free(w);
@@ -93,7 +93,7 @@ uint64_t coordinator_worker_said(const struct coordinator_worker *w, uint64_t by
 bool coordinator_worker_idle(const struct coordinator_worker *w)
 {
     return coordinator_worker_gone(w) && !w->chunks && !w->members && !w->visitors && !w->quarantine.n &&
-           proto_list_empty(&w->changed);
+           common_list_empty(&w->changed);
 }
 
 void coordinator_worker_strike(struct coordinator_worker *w)
@@ -139,11 +139,11 @@ struct coordinator_worker *coordinator_worker_named(struct coordinator_cluster *
     struct coordinator_worker *w = coordinator_alloc(sizeof(*w));
     w->cluster = cluster;
     w->slot = slot;
-    proto_list_init(&w->changed);
-    proto_list_init(&w->joining);
-    proto_list_init(&w->repairs);
+    common_list_init(&w->changed);
+    common_list_init(&w->joining);
+    common_list_init(&w->repairs);
     for (uint32_t i = 0; i < WORKER_WAITING; i++)
-        proto_list_init(&w->waiting[i]);
+        common_list_init(&w->waiting[i]);
     snprintf(w->name, sizeof(w->name), "%s", name);
     cluster->workers[slot] = w;
     return w;

@@ -20,14 +20,14 @@
 #ifndef COORDINATOR_WORKER_H
 #define COORDINATOR_WORKER_H
 
+#include "common/loop/machine.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/pace.h"
 #include "coordinator/cluster/quarantine.h"
 #include "coordinator/events.h"
-#include "coordinator/machine.h"
-#include "proto/footprint.h"
-#include "proto/limits.h"
-#include "proto/rpc.h"
+#include "proto/model/footprint.h"
+#include "proto/model/limits.h"
+#include "proto/rpc/rpc.h"
 
 enum coordinator_worker_state {
     COORDINATOR_WORKER_ABSENT,
@@ -37,7 +37,7 @@ enum coordinator_worker_state {
     COORDINATOR_WORKER_LOST,
     COORDINATOR_WORKER_STATES
 };
-extern const struct coordinator_machine coordinator_worker_machine;
+extern const struct common_machine coordinator_worker_machine;
 
 struct coordinator_gather;
 struct reduce_member;
@@ -90,14 +90,14 @@ struct coordinator_worker {
     uint64_t grace_from_ns, grace_ns;  // since when it runs, and for how long
     struct proto_request *registering; // its Register, answered when it is linked, or will not be
     uint64_t link; // that it has registered over (proto_request_link): its heartbeats come over no other
-    struct proto_list changed, joining; // in the lists of the room
+    struct common_list changed, joining; // in the lists of the room
     // Reconciling (the room of sessions asks and tells): a visit is one try to make it ACTIVE.
-    uint32_t visit;            // rises when a visit begins, and when it has come to nothing
-    uint64_t visit_number;     // of the last that began: lets the worker find layouts that come late
-    uint32_t visitors;         // visits whose answers are still to come: the record stays
-    uint64_t listed;           // the visit's inventory has come to this session; 0: none has begun
-    struct proto_list repairs; // of sessions, that wait (repair.h)
-    uint32_t repairing;        // under way
+    uint32_t visit;             // rises when a visit begins, and when it has come to nothing
+    uint64_t visit_number;      // of the last that began: lets the worker find layouts that come late
+    uint32_t visitors;          // visits whose answers are still to come: the record stays
+    uint64_t listed;            // the visit's inventory has come to this session; 0: none has begun
+    struct common_list repairs; // of sessions, that wait (repair.h)
+    uint32_t repairing;         // under way
     struct coordinator_quarantine arriving;   // what it showed so far that this store does not know
     struct coordinator_quarantine quarantine; // that the last whole inventory showed
     bool draining;          // it gets no chunks, and those that it has go elsewhere (place/moves.h), because:
@@ -108,8 +108,8 @@ struct coordinator_worker {
     uint32_t moves, big_moves; // to it, under way; of these, the big ones (session/move_queue.h)
     uint32_t moves_failed;     // one after the other
     uint64_t moves_again_ns;   // others are preferred until then
-    struct proto_list waiting[WORKER_WAITING]; // of sessions, for room for a move to it
-    uint32_t sums;                             // of its chunks, asked for and not answered (check/seals.h)
+    struct common_list waiting[WORKER_WAITING]; // of sessions, for room for a move to it
+    uint32_t sums;                              // of its chunks, asked for and not answered (check/seals.h)
     uint32_t sums_unknown; // its `life` when it reported that it has no sums: an older build
     bool dirty;            // layouts have changed since they were sent: send these again before it is ACTIVE
     uint64_t store_again_ns; // the store refused news of it: when to try again; 0: there are none
@@ -128,7 +128,8 @@ static inline bool coordinator_worker_active(const struct coordinator_worker *w)
     return w->state == COORDINATOR_WORKER_ACTIVE;
 }
 
-// What may be given out of its memory: promises are taken off, and what its chunks leave over (proto/footprint.h).
+// What may be given out of its memory: promises are taken off, and what its chunks leave over
+// (proto/model/footprint.h).
 static inline uint64_t coordinator_worker_free_bytes(const struct coordinator_worker *w)
 {
     uint64_t taken = w->used_bytes + w->promised_bytes + proto_footprint_slack(w->capacity_bytes);

@@ -6,7 +6,7 @@
 
 #include "coordinator/cluster/worker.h"
 #include "coordinator/core.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 static bool is_plain(const char *text, size_t max)
 {

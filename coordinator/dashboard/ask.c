@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/http.h"
+#include "common/http/http.h"
 #include "coordinator/session/table.h"
 
 json_t *coordinator_dashboard_id(uint64_t id)

@@ -2,7 +2,7 @@
 // What the coordinator says of itself and of its workers. Counters are sums since its start: who asks twice has rates.
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
@@ -29,7 +29,7 @@ static json_t *limits_json(const struct coordinator *c, uint64_t *clients)
     return rows;
 }
 
-// counts[i] of answers that took at most first_ns << i, the last one of the rest (common/buckets.h).
+// counts[i] of answers that took at most first_ns << i, the last one of the rest (common/metrics/buckets.h).
 static json_t *times_json(const struct common_buckets *buckets)
 {
     json_t *counts = json_array();

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/admission.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/dashboard/ask.h"

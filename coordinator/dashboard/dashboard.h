@@ -20,7 +20,7 @@
 #ifndef COORDINATOR_DASHBOARD_H
 #define COORDINATOR_DASHBOARD_H
 
-#include "common/http.h"
+#include "common/http/http.h"
 
 struct coordinator;
 struct coordinator_dashboard; // opaque

@@ -6,12 +6,12 @@
 // lies on a screen's pixel is right in any case.
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/session/session.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define RANGES 4096
 

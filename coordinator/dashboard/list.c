@@ -7,12 +7,12 @@
 #include <strings.h>
 #include <time.h>
 
-#include "common/clock.h"
-#include "common/http.h"
+#include "common/base/clock.h"
+#include "common/http/http.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define KEPT_NS (5 * COMMON_NS_PER_S)
 

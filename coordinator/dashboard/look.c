@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/session/session.h"
 #include "coordinator/steps/lane.h"

@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/place/candidates.h"
 #include "coordinator/place/wishes.h"
 #include "coordinator/session/move_queue.h"
 #include "coordinator/sync/returned.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define BATCH_S     2                   // how long the rows of one move travel, at the rate that is allowed
 #define SMALL_BYTES (UINT64_C(1) << 20) // of a move that is not big,

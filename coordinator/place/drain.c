@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/place/moves.h"
@@ -14,7 +14,7 @@
 #include "coordinator/session/sessions.h"
 #include "coordinator/store/store.h"
 #include "proto/banyan.pb-c.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct drain {
     struct coordinator_sessions *sessions;

@@ -4,14 +4,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/store/store.h"
 #include "coordinator/sync/layout_send.h"
 #include "coordinator/sync/repair.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 // ---- born with a floor ---------------------------------------------------------------------------
 

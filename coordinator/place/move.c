@@ -5,23 +5,23 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
+#include "common/loop/machine.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/machine.h"
 #include "coordinator/session/table.h"
 #include "coordinator/store/store.h"
 #include "coordinator/sync/dropping.h"
 #include "coordinator/sync/layout_send.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/returned.h"
-#include "proto/limits.h"
-#include "proto/spec.h"
+#include "proto/model/limits.h"
+#include "proto/model/spec.h"
 
 // Of one pull: it must be over well before a control call is, at the rate that is allowed.
 #define PULL_S         1
@@ -39,7 +39,7 @@ enum move_state {
 };
 
 #define TO(state) (1u << MOVE_##state)
-const struct coordinator_machine coordinator_move_machine = {
+const struct common_machine coordinator_move_machine = {
     .name = "move",
     .n = MOVE_STATES,
     .states = {"copying", "waiting", "closing", "storing", "telling", "over"},
@@ -53,7 +53,7 @@ const struct coordinator_machine coordinator_move_machine = {
 
 static void set_state(struct coordinator_move *m, enum move_state state)
 {
-    coordinator_machine_move(&coordinator_move_machine, m->state, state);
+    common_machine_move(&coordinator_move_machine, m->state, state);
     m->state = (uint8_t)state;
 }
 
@@ -417,6 +417,7 @@ static void stored(void *arg, enum common_code code, const char *text)
     COMMON_FAILPOINT("move_stored");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
+    m->storing = false;
     if (code != COMMON_OK) {
         move_fail(m, text);
         return;
@@ -465,6 +466,7 @@ static void closed(void *arg, enum common_code code, const char *text)
     }
     coordinator_batch_joins(batch, s->id, m->to);
     coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch + 1);
+    m->storing = true;
     coordinator_store_submit(m->sessions->store, batch, stored, m);
 }
 

@@ -24,7 +24,7 @@
 
 #include "coordinator/sync/moving.h"
 
-extern const struct coordinator_machine coordinator_move_machine;
+extern const struct common_machine coordinator_move_machine;
 
 // Begins. All items may move; they are copied. `done` runs once, never on this stack. big: it counts as such
 // there (move_queue.h).

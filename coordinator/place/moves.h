@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/list.h"
+#include "common/base/list.h"
 
 struct common_timer;
 struct coordinator_sessions;

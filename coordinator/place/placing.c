@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/place/candidates.h"
@@ -23,7 +23,7 @@
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/unavailable.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 #include "reduce/plan.h"
 
 #define TRIES 3

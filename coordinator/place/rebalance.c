@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/place/moves.h"
@@ -13,7 +13,7 @@
 #include "coordinator/session/move_queue.h"
 #include "coordinator/session/table.h"
 #include "coordinator/sync/moving.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 enum { WISHES_MAX = 4096, TOLD_MAX = 1024, SLOW_PAUSES = 30, SLOW_LOOKS = 3 };
 

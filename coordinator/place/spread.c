@@ -3,9 +3,9 @@
 
 #include <inttypes.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
@@ -140,11 +140,11 @@ static void spread_session(struct coordinator_session *s)
     struct coordinator_sessions *sessions = s->sessions;
     if (s->moves || common_clock_ns() < s->move_again_ns || !coordinator_session_may_move(s)) {
         s->spread_seen = COORDINATOR_UNEVEN;
-        proto_list_remove(&s->uneven);
-        proto_list_push(&sessions->uneven_later, &s->uneven);
+        common_list_remove(&s->uneven);
+        common_list_push(&sessions->uneven_later, &s->uneven);
         return;
     }
-    proto_list_remove(&s->uneven);
+    common_list_remove(&s->uneven);
     s->spread_seen = sessions->cluster->speeds;
     struct spread *spread = coordinator_alloc(sizeof(*spread));
     *spread = (struct spread){.sessions = sessions, .s = s};
@@ -155,7 +155,7 @@ static void spread_session(struct coordinator_session *s)
         return;
     if (worth) { // too many wait for it
         s->spread_seen = COORDINATOR_UNEVEN;
-        proto_list_push(&sessions->uneven_later, &s->uneven);
+        common_list_push(&sessions->uneven_later, &s->uneven);
     }
     sessions->spreads--;
     free(spread->chunks);
@@ -165,8 +165,8 @@ static void spread_session(struct coordinator_session *s)
 void coordinator_session_uneven(struct coordinator_session *s)
 {
     s->spread_seen = COORDINATOR_UNEVEN;
-    if (proto_list_empty(&s->uneven))
-        proto_list_push(&s->sessions->uneven, &s->uneven);
+    if (common_list_empty(&s->uneven))
+        common_list_push(&s->sessions->uneven, &s->uneven);
     coordinator_turn_mark(&s->sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
 }
 
@@ -193,9 +193,9 @@ void coordinator_spreads_drain(struct coordinator_sessions *sessions)
 {
     uint64_t chunks = 0;
     look_at_all(sessions);
-    while (!proto_list_empty(&sessions->uneven) && chunks < LOOK_CHUNKS && sessions->spreads < SPREADS_MAX) {
+    while (!common_list_empty(&sessions->uneven) && chunks < LOOK_CHUNKS && sessions->spreads < SPREADS_MAX) {
         struct coordinator_session *s =
-            proto_list_entry(sessions->uneven.next, struct coordinator_session, uneven);
+            common_list_entry(sessions->uneven.next, struct coordinator_session, uneven);
         chunks += s->layout.n + 1;
         spread_session(s);
     }
@@ -203,10 +203,10 @@ void coordinator_spreads_drain(struct coordinator_sessions *sessions)
 
 void coordinator_spreads_look(struct coordinator_sessions *sessions)
 {
-    while (!proto_list_empty(&sessions->uneven_later)) {
-        struct proto_list *link = sessions->uneven_later.next;
-        proto_list_remove(link);
-        proto_list_push(&sessions->uneven, link);
+    while (!common_list_empty(&sessions->uneven_later)) {
+        struct common_list *link = sessions->uneven_later.next;
+        common_list_remove(link);
+        common_list_push(&sessions->uneven, link);
     }
     coordinator_spreads_drain(sessions);
 }

@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/sessions.h"
 #include "coordinator/store/store.h"
 #include "proto/banyan.pb-c.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct strike {
     struct coordinator_sessions *sessions;

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/worker.h"
@@ -19,9 +19,9 @@
 #include "coordinator/sync/recovery.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/unavailable.h"
-#include "proto/pass.h"
-#include "proto/spec.h"
-#include "proto/ticket.h"
+#include "proto/model/spec.h"
+#include "proto/rights/pass.h"
+#include "proto/rights/ticket.h"
 
 // What open and commit demand of their range.
 static enum common_code check_range(const struct coordinator_sessions *sessions,

@@ -31,7 +31,7 @@
 #define COORDINATOR_ATTACH_H
 
 #include "coordinator/session/session.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 #define COORDINATOR_ATTACH_CHUNKS 1024 // of one open or commit
 

@@ -4,15 +4,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/rows/attach.h"
 #include "coordinator/session/table.h"
 #include "coordinator/sync/recovery.h"
 #include "coordinator/sync/unavailable.h"
-#include "proto/pass.h"
-#include "proto/ticket.h"
+#include "proto/rights/pass.h"
+#include "proto/rights/ticket.h"
 
 struct listing { // an answer and what it points to
     Banyan__Pb__AttachOpenReply reply;

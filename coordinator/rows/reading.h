@@ -8,7 +8,7 @@
 #define COORDINATOR_READING_H
 
 #include "coordinator/session/session.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 // Handler (proto_method.handle); arg: the room of sessions. OUT_OF_RANGE past the session's length; UNAVAILABLE,
 // DATA_LOSS: chunks of the range are nowhere now, which are named, or rows may turn up past the length.

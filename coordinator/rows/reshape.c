@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
+#include "common/memory/block.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
@@ -26,7 +26,7 @@
 #include "coordinator/sync/returned.h"
 #include "coordinator/sync/unavailable.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 struct reshape { // one operation; `request` is NULL when nobody asked (an idle session)
     struct coordinator_sessions *sessions;

@@ -13,7 +13,7 @@
 #define COORDINATOR_RESHAPE_H
 
 #include "coordinator/session/session.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 // Handlers (proto_method.handle); arg: the room of sessions.
 void coordinator_handle_session_truncate(void *arg, struct proto_request *request);

@@ -6,7 +6,7 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/sessions.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 // What a range adds to each chunk, as differences between chunks that follow each other: a long range costs as much as a
 // short one. Committed rows have chunks.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/session/cuts.h"
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 enum common_code coordinator_cut_check(const struct coordinator_cut *cut, struct proto_status *status)
 {

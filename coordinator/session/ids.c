@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/session/ids.h"
 
-#include "common/siphash.h"
+#include "common/hash/siphash.h"
 
 #define ROUNDS 4
 

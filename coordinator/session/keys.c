@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/session/keys.h"
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/session/session.h"
 
 struct coordinator_again { // a call that came once more; at most as many as the server serves requests

@@ -6,7 +6,7 @@
 #define COORDINATOR_KEYS_H
 
 #include "coordinator/session/sessions.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 // A session that is being made, or read from the store, has this key; 0: none.
 void coordinator_key_enter(struct coordinator_session *s, uint64_t key);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/coverage.h"
+#include "common/hash/coverage.h"
 
 void coordinator_layout_init(struct coordinator_layout *layout, uint32_t chunk_tokens, uint64_t epoch)
 {

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
@@ -57,7 +57,7 @@ static enum coordinator_move_need need_of(const struct coordinator_session *s)
 static void leave_place(struct coordinator_session *s)
 {
     struct coordinator_move_ticket *t = &s->move_ticket;
-    proto_list_remove(&t->link);
+    common_list_remove(&t->link);
     s->sessions->move_queue->n_ready -= t->place == COORDINATOR_MOVE_READY;
     s->sessions->move_queue->behind -= t->place == COORDINATOR_MOVE_BEHIND;
     if (t->behind)
@@ -66,10 +66,10 @@ static void leave_place(struct coordinator_session *s)
     t->place = COORDINATOR_MOVE_IDLE;
 }
 
-static void enter_place(struct coordinator_session *s, struct proto_list *list,
+static void enter_place(struct coordinator_session *s, struct common_list *list,
                         enum coordinator_move_place place)
 {
-    proto_list_push(list, &s->move_ticket.link);
+    common_list_push(list, &s->move_ticket.link);
     s->move_ticket.place = (uint8_t)place;
 }
 
@@ -93,7 +93,7 @@ void coordinator_move_queue_behind(struct coordinator_session *s, struct coordin
     if (w)
         w->visitors++;
     s->sessions->move_queue->behind++;
-    struct proto_list *lines = w ? w->waiting : s->sessions->move_queue->waiting;
+    struct common_list *lines = w ? w->waiting : s->sessions->move_queue->waiting;
     enter_place(s, &lines[big * COORDINATOR_NEEDS + need], COORDINATOR_MOVE_BEHIND);
 }
 
@@ -121,11 +121,11 @@ void coordinator_move_queue_init(struct coordinator_sessions *sessions)
     struct coordinator_move_queue *queue = coordinator_alloc(sizeof(*queue));
     sessions->move_queue = queue;
     for (uint32_t i = 0; i < COORDINATOR_NEEDS; i++)
-        proto_list_init(&queue->ready[i]);
+        common_list_init(&queue->ready[i]);
     for (uint32_t i = 0; i < WORKER_WAITING; i++)
-        proto_list_init(&queue->waiting[i]);
+        common_list_init(&queue->waiting[i]);
     for (uint32_t i = 0; i < COORDINATOR_RESTS; i++)
-        proto_list_init(&queue->resting[i]);
+        common_list_init(&queue->resting[i]);
 }
 
 void coordinator_move_queue_fini(struct coordinator_sessions *sessions)
@@ -136,7 +136,7 @@ void coordinator_move_queue_fini(struct coordinator_sessions *sessions)
 
 void coordinator_move_queue_enter(struct coordinator_session *s)
 {
-    proto_list_init(&s->move_ticket.link);
+    common_list_init(&s->move_ticket.link);
 }
 
 void coordinator_move_queue_leave(struct coordinator_session *s)
@@ -192,16 +192,16 @@ void coordinator_move_queue_settled(struct coordinator_session *s)
 
 // ---- taking -------------------------------------------------------------------------------------
 
-static struct coordinator_session *first_of(const struct proto_list *list)
+static struct coordinator_session *first_of(const struct common_list *list)
 {
-    return proto_list_entry(list->next, struct coordinator_session, move_ticket.link);
+    return common_list_entry(list->next, struct coordinator_session, move_ticket.link);
 }
 
 struct coordinator_session *coordinator_move_queue_pop(struct coordinator_sessions *sessions)
 {
     for (uint32_t i = 0; i < COORDINATOR_NEEDS; i++) {
-        struct proto_list *list = &sessions->move_queue->ready[i];
-        if (proto_list_empty(list))
+        struct common_list *list = &sessions->move_queue->ready[i];
+        if (common_list_empty(list))
             continue;
         struct coordinator_session *s = first_of(list);
         leave_place(s);
@@ -217,10 +217,10 @@ bool coordinator_worker_takes_move(const struct coordinator_worker *w, bool big)
 }
 
 // So many of those that wait: the most urgent ones.
-static void let_go(struct proto_list *lines, bool big, uint32_t n)
+static void let_go(struct common_list *lines, bool big, uint32_t n)
 {
     for (uint32_t need = 0; need < COORDINATOR_NEEDS; need++)
-        for (struct proto_list *list = &lines[big * COORDINATOR_NEEDS + need]; n && !proto_list_empty(list);
+        for (struct common_list *list = &lines[big * COORDINATOR_NEEDS + need]; n && !common_list_empty(list);
              n--)
             coordinator_move_queue_again(first_of(list));
 }
@@ -253,10 +253,11 @@ void coordinator_move_queue_advance(struct coordinator_sessions *sessions)
     }
 }
 
-static uint32_t let_go_old(struct proto_list *lines, uint32_t most, uint64_t now)
+static uint32_t let_go_old(struct common_list *lines, uint32_t most, uint64_t now)
 {
     for (uint32_t line = 0; line < WORKER_WAITING; line++)
-        for (; most && !proto_list_empty(&lines[line]) && first_of(&lines[line])->move_ticket.until_ns <= now;
+        for (;
+             most && !common_list_empty(&lines[line]) && first_of(&lines[line])->move_ticket.until_ns <= now;
              most--)
             coordinator_move_queue_again(first_of(&lines[line]));
     return most;
@@ -280,7 +281,7 @@ void coordinator_move_queue_tick(struct coordinator_sessions *sessions)
     struct coordinator_move_queue *queue = sessions->move_queue;
     uint64_t now = common_clock_ns();
     for (uint32_t i = 0; i < COORDINATOR_RESTS; i++)
-        while (!proto_list_empty(&queue->resting[i]) &&
+        while (!common_list_empty(&queue->resting[i]) &&
                first_of(&queue->resting[i])->move_ticket.until_ns <= now)
             end_rest(first_of(&queue->resting[i]));
     let_go_all_old(sessions, now);

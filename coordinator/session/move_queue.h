@@ -18,8 +18,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/base/list.h"
 #include "coordinator/session/move_ticket.h"
-#include "proto/list.h"
 
 struct coordinator_session;
 struct coordinator_sessions;
@@ -28,12 +28,12 @@ struct coordinator_worker;
 #define COORDINATOR_RESTS 4 // 1, 2, 4, 8 s
 
 struct coordinator_move_queue {
-    struct proto_list ready[COORDINATOR_NEEDS], resting[COORDINATOR_RESTS];
-    struct proto_list waiting[2 * COORDINATOR_NEEDS]; // BEHIND any receiver: several would do
-    uint32_t room[2];                                 // so many of these may try: moves have ended
-    uint32_t n_ready, behind;                         // sessions in READY; that wait for a receiver
-    uint32_t next;                                    // whose turn it is among receivers: a slot
-    uint64_t looks;                                   // at sessions, so far
+    struct common_list ready[COORDINATOR_NEEDS], resting[COORDINATOR_RESTS];
+    struct common_list waiting[2 * COORDINATOR_NEEDS]; // BEHIND any receiver: several would do
+    uint32_t room[2];                                  // so many of these may try: moves have ended
+    uint32_t n_ready, behind;                          // sessions in READY; that wait for a receiver
+    uint32_t next;                                     // whose turn it is among receivers: a slot
+    uint64_t looks;                                    // at sessions, so far
     uint64_t strays; // sessions that wanted a move and that nobody had marked: 0, or there is a defect
     uint32_t cursor; // the next slot to be searched for such
 };

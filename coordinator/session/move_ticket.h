@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "proto/list.h"
+#include "common/base/list.h"
 
 struct coordinator_worker;
 
@@ -26,7 +26,7 @@ enum coordinator_move_place {
 };
 
 struct coordinator_move_ticket { // of a session: its place in the queue
-    struct proto_list link;
+    struct common_list link;
     struct coordinator_worker *behind; // its record stays: a visitor
     uint64_t until_ns;                 // BEHIND, BUSY, RESTING
     uint8_t place, need, rests;        // rests: one after the other

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/status.h" // struct proto_range
+#include "proto/rpc/status.h" // struct proto_range
 
 #define COORDINATOR_RANGES_MAX 4096 // of one set; a set that would have more refuses
 

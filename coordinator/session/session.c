@@ -10,7 +10,7 @@
 #include "coordinator/cluster/planning.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 struct coordinator_exclusive {
     struct coordinator_exclusive *next;
@@ -28,7 +28,7 @@ struct coordinator_door {
 // ---- state --------------------------------------------------------------------------------------
 
 #define TO(state) (1u << COORDINATOR_SESSION_##state)
-const struct coordinator_machine coordinator_session_machine = {
+const struct common_machine coordinator_session_machine = {
     .name = "session",
     .n = COORDINATOR_SESSION_STATES,
     .states = {"creating", "active", "relayout", "truncating", "forking", "deleting", "gone"},
@@ -47,7 +47,7 @@ const struct coordinator_machine coordinator_session_machine = {
 
 void coordinator_session_set_state(struct coordinator_session *s, enum coordinator_session_state state)
 {
-    coordinator_machine_move(&coordinator_session_machine, s->state, state);
+    common_machine_move(&coordinator_session_machine, s->state, state);
     s->state = state;
 }
 
@@ -55,9 +55,9 @@ void coordinator_session_set_state(struct coordinator_session *s, enum coordinat
 
 void coordinator_session_settle(struct coordinator_session *s)
 {
-    if (!proto_list_empty(&s->settled) || s->state == COORDINATOR_SESSION_GONE)
+    if (!common_list_empty(&s->settled) || s->state == COORDINATOR_SESSION_GONE)
         return;
-    proto_list_push(&s->sessions->settled, &s->settled);
+    common_list_push(&s->sessions->settled, &s->settled);
     coordinator_turn_mark(&s->sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
 }
 
@@ -153,8 +153,8 @@ void coordinator_session_let_in(struct coordinator_session *s)
     }
     if (coordinator_session_open(s))
         hooks->opened(s);
-    if (coordinator_session_open(s) && s->n_waiting && proto_list_empty(&s->opened)) {
-        proto_list_push(&s->sessions->opened, &s->opened);
+    if (coordinator_session_open(s) && s->n_waiting && common_list_empty(&s->opened)) {
+        common_list_push(&s->sessions->opened, &s->opened);
         coordinator_turn_mark(&s->sessions->core->turn, COORDINATOR_PHASE_STEPS);
     }
     let_one_alone(s);

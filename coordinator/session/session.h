@@ -15,14 +15,14 @@
 #ifndef COORDINATOR_SESSION_H
 #define COORDINATOR_SESSION_H
 
+#include "common/loop/machine.h"
 #include "coordinator/events.h"
-#include "coordinator/machine.h"
 #include "coordinator/session/layout.h"
 #include "coordinator/session/move_ticket.h"
 #include "coordinator/session/rangeset.h"
 #include "coordinator/session/sessions.h"
 #include "proto/banyan.pb-c.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 #define COORDINATOR_NAME_BYTES 129
 #define COORDINATOR_UNEVEN                                                                                   \
@@ -40,7 +40,7 @@ enum coordinator_session_state {
     COORDINATOR_SESSION_GONE,
     COORDINATOR_SESSION_STATES
 };
-extern const struct coordinator_machine coordinator_session_machine;
+extern const struct common_machine coordinator_session_machine;
 
 struct coordinator_exclusive; // a wish for the session alone
 struct coordinator_lane;      // of the room of steps
@@ -83,8 +83,8 @@ struct coordinator_session {
     uint32_t n_exclusive, n_doors;
     // The room of steps makes it and takes it away; NULL: no step has waited yet.
     struct coordinator_lane *lane;
-    struct proto_list settled, opened, gone; // in the lists of the room
-    struct proto_list uneven;                // likewise, while spread_seen is COORDINATOR_UNEVEN
+    struct common_list settled, opened, gone; // in the lists of the room
+    struct common_list uneven;                // likewise, while spread_seen is COORDINATOR_UNEVEN
 
     struct coordinator_layout layout;
     struct coordinator_repair *repairs; // at workers that are in doubt about it (repair.h): a list
@@ -108,7 +108,7 @@ struct coordinator_session {
     struct coordinator_rangeset *layers;
     uint32_t first_layer;     // the first one that has rows of its own
     uint64_t token_bytes;     // of K and V of one token, all layers
-    uint64_t table_bytes;     // of a full chunk at a worker, beside its K and V (proto/footprint.h)
+    uint64_t table_bytes;     // of a full chunk at a worker, beside its K and V (proto/model/footprint.h)
     uint64_t counted_length;  // of the first layer, in its holders' `tokens`
     uint64_t floor;           // durable (forget.h)
     uint64_t floor_next;      // a higher one on its way to the store; 0: none

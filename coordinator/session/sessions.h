@@ -14,10 +14,10 @@
 #ifndef COORDINATOR_SESSIONS_H
 #define COORDINATOR_SESSIONS_H
 
+#include "common/base/list.h"
 #include "coordinator/core.h"
 #include "coordinator/session/commits.h"
 #include "coordinator/session/ids.h"
-#include "proto/list.h"
 
 struct coordinator_cluster;
 struct coordinator_move_queue;
@@ -48,12 +48,12 @@ struct coordinator_sessions {
     uint32_t *free_slots, n_free_slots;
     struct coordinator_session *names[4096]; // buckets of sessions with a name
     struct coordinator_session *keys[4096];  // and of those with a key
-    struct proto_list settled;               // for the phase of sessions: session.settled
-    struct proto_list opened;    // with steps that wait, and may go now: session.opened. Taken by steps
-    struct proto_list gone;      // deleted: session.gone. Taken by steps, then freed
-    struct proto_list reaped;    // gone, and no step knows them any more: session.gone
-    uint64_t seen_changes;       // of cluster.changes
-    struct proto_list droppings; // deleted sessions that workers are to be told again (dropping.h)
+    struct common_list settled;              // for the phase of sessions: session.settled
+    struct common_list opened;    // with steps that wait, and may go now: session.opened. Taken by steps
+    struct common_list gone;      // deleted: session.gone. Taken by steps, then freed
+    struct common_list reaped;    // gone, and no step knows them any more: session.gone
+    uint64_t seen_changes;        // of cluster.changes
+    struct common_list droppings; // deleted sessions that workers are to be told again (dropping.h)
     uint32_t n_droppings;
     struct coordinator_commits commits;
     struct coordinator_moves *moves;           // moves.h
@@ -61,7 +61,7 @@ struct coordinator_sessions {
     struct coordinator_seals *seals;           // seals.h
     struct coordinator_returns *returns;       // returned.c
     struct coordinator_wishes *wishes;         // wishes.h
-    struct proto_list uneven,
+    struct common_list uneven,
         uneven_later; // who serves what is to be looked at, now and with the next tick: session.uneven
     uint32_t spreads, spread_cursor; // under way (spread.h); the next slot to be looked at
     uint32_t spread_left;            // so many slots are still to be looked at, since speeds

@@ -5,7 +5,7 @@
 
 #include "coordinator/core.h"
 #include "coordinator/session/session.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 enum common_code coordinator_spec_check(Banyan__Pb__Spec *m, struct proto_status *status)
 {

@@ -4,7 +4,7 @@
 #define COORDINATOR_SPEC_H
 
 #include "proto/banyan.pb-c.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 // Checks the specification and fills in its defaults.
 enum common_code coordinator_spec_check(Banyan__Pb__Spec *spec, struct proto_status *status);

@@ -4,17 +4,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "common/memory/block.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/keys.h"
 #include "coordinator/session/move_queue.h"
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/footprint.h"
-#include "proto/spec.h"
+#include "proto/model/footprint.h"
+#include "proto/model/spec.h"
 
 #define NEAR (UINT32_C(1) << 24) // generations: as many as a restored store goes on (store/restore.c)
 
@@ -153,10 +153,10 @@ static struct coordinator_session *session_make(struct coordinator_sessions *ses
     s->write = sessions->core->term << 40;
     s->exclusive_tail = &s->exclusive;
     s->doors_tail = &s->doors;
-    proto_list_init(&s->settled);
-    proto_list_init(&s->opened);
-    proto_list_init(&s->gone);
-    proto_list_init(&s->uneven);
+    common_list_init(&s->settled);
+    common_list_init(&s->opened);
+    common_list_init(&s->gone);
+    common_list_init(&s->uneven);
     coordinator_move_queue_enter(s);
     s->counted = sessions->cluster->changes;
     s->spread_seen = sessions->cluster->speeds;
@@ -297,18 +297,18 @@ void coordinator_session_destroy(struct coordinator_session *s)
     while (s->layout.n)
         coordinator_session_remove_chunk(s, s->layout.chunks[s->layout.n - 1].index);
     coordinator_session_drop_members(s, s->n_members);
-    proto_list_remove(&s->settled);
-    proto_list_remove(&s->opened);
-    proto_list_remove(&s->uneven);
+    common_list_remove(&s->settled);
+    common_list_remove(&s->opened);
+    common_list_remove(&s->uneven);
     coordinator_move_queue_leave(s);
-    proto_list_push(&sessions->gone, &s->gone);
+    common_list_push(&sessions->gone, &s->gone);
     coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_STEPS);
 }
 
 static void session_free(struct coordinator_session *s)
 {
     coordinator_session_turn_away(s);
-    proto_list_remove(&s->gone);
+    common_list_remove(&s->gone);
     s->sessions->hooks->ended(s); // after those at its doors: one of them may be a placing's own
     for (uint32_t l = 0; l < s->spec->layers; l++)
         coordinator_rangeset_free(&s->layers[l]);
@@ -321,10 +321,10 @@ static void session_free(struct coordinator_session *s)
     free(s);
 }
 
-static struct coordinator_session *first_of(struct proto_list *list, size_t offset)
+static struct coordinator_session *first_of(struct common_list *list, size_t offset)
 {
-    return proto_list_empty(list) ? NULL
-                                  : (struct coordinator_session *)(void *)((char *)list->next - offset);
+    return common_list_empty(list) ? NULL
+                                   : (struct coordinator_session *)(void *)((char *)list->next - offset);
 }
 
 struct coordinator_session *coordinator_sessions_take_gone(struct coordinator_sessions *sessions)
@@ -332,8 +332,8 @@ struct coordinator_session *coordinator_sessions_take_gone(struct coordinator_se
     struct coordinator_session *s = first_of(&sessions->gone, offsetof(struct coordinator_session, gone));
     if (!s)
         return NULL;
-    proto_list_remove(&s->gone);
-    proto_list_push(&sessions->reaped, &s->gone);
+    common_list_remove(&s->gone);
+    common_list_push(&sessions->reaped, &s->gone);
     coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
     return s;
 }
@@ -342,7 +342,7 @@ struct coordinator_session *coordinator_sessions_take_opened(struct coordinator_
 {
     struct coordinator_session *s = first_of(&sessions->opened, offsetof(struct coordinator_session, opened));
     if (s)
-        proto_list_remove(&s->opened);
+        common_list_remove(&s->opened);
     return s;
 }
 
@@ -351,7 +351,7 @@ struct coordinator_session *coordinator_sessions_take_settled(struct coordinator
     struct coordinator_session *s =
         first_of(&sessions->settled, offsetof(struct coordinator_session, settled));
     if (s)
-        proto_list_remove(&s->settled);
+        common_list_remove(&s->settled);
     return s;
 }
 

@@ -4,8 +4,8 @@
 #define COORDINATOR_TABLE_H
 
 #include "coordinator/session/session.h"
-#include "proto/access.h"
-#include "proto/rpc.h"
+#include "proto/rights/access.h"
+#include "proto/rpc/rpc.h"
 
 struct coordinator_batch;
 

@@ -4,13 +4,13 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/keys.h"
 #include "coordinator/session/spec.h"
 #include "coordinator/session/table.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define ATTACH_NS (30 * COMMON_NS_PER_S)
 

@@ -174,17 +174,17 @@ void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coo
     sessions->slots = coordinator_alloc(core->options.max_sessions * sizeof(*sessions->slots));
     sessions->free_slots = coordinator_alloc(core->options.max_sessions * sizeof(*sessions->free_slots));
     sessions->parked_tail = &sessions->parked;
-    proto_list_init(&sessions->settled);
-    proto_list_init(&sessions->droppings);
-    proto_list_init(&sessions->uneven);
-    proto_list_init(&sessions->uneven_later);
+    common_list_init(&sessions->settled);
+    common_list_init(&sessions->droppings);
+    common_list_init(&sessions->uneven);
+    common_list_init(&sessions->uneven_later);
     coordinator_moves_init(sessions);
     coordinator_wishes_init(sessions);
     coordinator_returned_init(sessions);
     coordinator_scrub_init(sessions);
-    proto_list_init(&sessions->opened);
-    proto_list_init(&sessions->gone);
-    proto_list_init(&sessions->reaped);
+    common_list_init(&sessions->opened);
+    common_list_init(&sessions->gone);
+    common_list_init(&sessions->reaped);
     coordinator_turn_set(&core->turn, COORDINATOR_PHASE_SESSIONS, drain_sessions, sessions);
 }
 

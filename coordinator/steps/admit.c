@@ -13,7 +13,7 @@
 #include "coordinator/sync/missing.h"
 #include "coordinator/sync/recovery.h"
 #include "coordinator/sync/unavailable.h"
-#include "proto/missing.h"
+#include "proto/model/missing.h"
 
 // Something below `wanted` is not committed: says what, in the words that help.
 static bool refuse_position(struct coordinator_item *item, struct coordinator_session *s, uint64_t length,

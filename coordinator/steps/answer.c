@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/steps/mass.h"
 #include "coordinator/steps/mass_message.h"

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/memory/block.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/steps/answer.h"
@@ -14,8 +14,8 @@
 #include "coordinator/steps/run.h"
 #include "coordinator/steps/spans.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/mass.h"
-#include "proto/spec.h"
+#include "proto/model/mass.h"
+#include "proto/model/spec.h"
 
 #define ROWS_MAX      4096
 #define DEADLINE_MOST (3600 * COMMON_NS_PER_S) // a call that would wait longer waits this long
@@ -44,13 +44,13 @@ static void deadline_timer(void *arg)
     struct coordinator_steps *steps = arg;
     uint64_t now = common_clock_ns();
     // Ending one call frees that call at most: what its items held is let go at the end of the turn.
-    for (struct proto_list *link = steps->calls.next, *next; link != &steps->calls; link = next) {
-        struct coordinator_call *call = proto_list_entry(link, struct coordinator_call, link);
+    for (struct common_list *link = steps->calls.next, *next; link != &steps->calls; link = next) {
+        struct coordinator_call *call = common_list_entry(link, struct coordinator_call, link);
         next = link->next;
         if (call->deadline_ns <= now)
             end_call(call, COMMON_DEADLINE_EXCEEDED, "the deadline has passed");
     }
-    if (proto_list_empty(&steps->calls)) {
+    if (common_list_empty(&steps->calls)) {
         common_timer_stop(steps->deadlines);
         steps->deadlines_run = false;
     }
@@ -63,8 +63,8 @@ enum common_code coordinator_calls_init(struct coordinator_steps *steps)
 
 void coordinator_calls_stop(struct coordinator_steps *steps)
 {
-    while (!proto_list_empty(&steps->calls))
-        end_call(proto_list_entry(steps->calls.next, struct coordinator_call, link), COMMON_UNAVAILABLE,
+    while (!common_list_empty(&steps->calls))
+        end_call(common_list_entry(steps->calls.next, struct coordinator_call, link), COMMON_UNAVAILABLE,
                  "the coordinator is stopping");
     common_timer_stop(steps->deadlines);
 }
@@ -190,7 +190,7 @@ static void take_item(struct coordinator_item *item, struct coordinator_call *ca
                       const Banyan__Pb__AttendItem *m)
 {
     item->call = call;
-    proto_list_init(&item->link);
+    common_list_init(&item->link);
     item->index = index;
     item->ask.session = m->session;
     item->ask.layer = m->layer;
@@ -282,7 +282,7 @@ static void enter_call(struct coordinator_call *call, struct proto_request *requ
     call->request = request;
     call->left = call->n_items;
     call->refs = call->n_items;
-    proto_list_push(&steps->calls, &call->link);
+    common_list_push(&steps->calls, &call->link);
     steps->items += call->n_items;
     steps->bytes += call->o_bytes + call->lse_bytes;
     proto_request_charge(request, call->o_bytes + call->lse_bytes);

@@ -7,15 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/steps/audit_sum.h"
-#include "proto/rpc.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
+#include "proto/rpc/rpc.h"
 
 #define STRETCHES     32u // that an audit has, at most: one is some 10 ms of a thread
 #define CALL_NS       (10 * COMMON_NS_PER_S)

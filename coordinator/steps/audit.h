@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Audits: one step in N, once it is answered, is computed again from the session's rows, in float64, and compared with
 // the answer (coordinator_options.audit). Nothing that served the step takes part: workers compute with the reference,
-// one row and head at a time (worker/audit.c), and their parts are put together here (audit_sum.h); where a chunk has
-// several holders, one that follows is asked. So a kernel, a device, a merge, an engine, or memory of one holder that is
-// wrong shows.
+// one row and head at a time (worker/steps/audit.c), and their parts are put together here (audit_sum.h);
+// where a chunk has several holders, one that follows is asked. So a kernel, a device, a merge, an engine, or
+// memory of one holder that is wrong shows.
 //
 //   answered ──▶ kept (keep.h) ──▶ waits ──▶ a stretch of keys: Audit to holders ──▶ pause ──▶ ... ──▶ judged
 //                                   │                 │ refused, no answer, rows gone               ├─ right

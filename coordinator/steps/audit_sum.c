@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 void coordinator_audit_sum_init(struct coordinator_audit_sum *sum, double *o, uint32_t v_dim)
 {

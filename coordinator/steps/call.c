@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
-#include "common/block.h"
+#include "common/memory/block.h"
 #include "coordinator/session/table.h"
 #include "coordinator/steps/mass.h"
-#include "proto/mass.h"
+#include "proto/model/mass.h"
 
 void coordinator_call_unref(struct coordinator_call *call)
 {
@@ -68,7 +68,7 @@ struct proto_request *coordinator_call_take_request(struct coordinator_call *cal
     if (!request)
         return NULL;
     call->request = NULL;
-    proto_list_remove(&call->link);
+    common_list_remove(&call->link);
     call->refs++;
     return request;
 }

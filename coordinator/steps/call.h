@@ -11,7 +11,7 @@
 struct coordinator_use;
 
 struct coordinator_call {
-    struct proto_list link; // in steps.calls until it is answered
+    struct common_list link; // in steps.calls until it is answered
     struct coordinator_steps *steps;
     struct proto_request *request; // NULL once answered
     struct proto_identity who;     // asks

@@ -10,8 +10,8 @@
 
 static void queue_free(struct coordinator_queue *queue)
 {
-    proto_list_remove(&queue->link);
-    proto_list_remove(&queue->dirty);
+    common_list_remove(&queue->link);
+    common_list_remove(&queue->dirty);
     coordinator_plan_queue_gone(queue->plan);
     coordinator_fair_fini(&queue->small);
     coordinator_fair_fini(&queue->big);
@@ -21,9 +21,9 @@ static void queue_free(struct coordinator_queue *queue)
 // Its plan has retired. Nothing is pushed to it any more: who is sent another way waits for a while first.
 static void reroute_all(struct coordinator_fair *fair)
 {
-    for (struct proto_list *link; (link = coordinator_fair_next(fair));) {
+    for (struct common_list *link; (link = coordinator_fair_next(fair));) {
         coordinator_fair_remove(fair, link);
-        coordinator_item_reroute(proto_list_entry(link, struct coordinator_item, link));
+        coordinator_item_reroute(common_list_entry(link, struct coordinator_item, link));
     }
 }
 
@@ -57,16 +57,16 @@ void coordinator_queues_take_plans(struct coordinator_steps *steps)
 
 void coordinator_queues_drain(struct coordinator_steps *steps)
 {
-    while (!proto_list_empty(&steps->dirty)) {
+    while (!common_list_empty(&steps->dirty)) {
         struct coordinator_queue *queue =
-            proto_list_entry(steps->dirty.next, struct coordinator_queue, dirty);
-        proto_list_remove(&queue->dirty);
+            common_list_entry(steps->dirty.next, struct coordinator_queue, dirty);
+        common_list_remove(&queue->dirty);
         queue_pump(queue);
     }
 }
 
 void coordinator_queues_free(struct coordinator_steps *steps)
 {
-    while (!proto_list_empty(&steps->queues))
-        queue_free(proto_list_entry(steps->queues.next, struct coordinator_queue, link));
+    while (!common_list_empty(&steps->queues))
+        queue_free(common_list_entry(steps->queues.next, struct coordinator_queue, link));
 }

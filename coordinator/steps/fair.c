@@ -6,8 +6,8 @@
 
 struct coordinator_fair_flow {
     struct coordinator_fair_flow *chain; // of its bucket, or of the spare ones
-    struct proto_list link;              // in fair.fresh or fair.ring
-    struct proto_list items;
+    struct common_list link;             // in fair.fresh or fair.ring
+    struct common_list items;
     uint32_t tenant, weight;
     int64_t credit; // below 1: it sends nothing. At least -COORDINATOR_FAIR_COST_MOST
     bool fresh;
@@ -16,8 +16,8 @@ struct coordinator_fair_flow {
 void coordinator_fair_init(struct coordinator_fair *fair)
 {
     *fair = (struct coordinator_fair){0};
-    proto_list_init(&fair->fresh);
-    proto_list_init(&fair->ring);
+    common_list_init(&fair->fresh);
+    common_list_init(&fair->ring);
 }
 
 void coordinator_fair_fini(struct coordinator_fair *fair)
@@ -44,8 +44,8 @@ static struct coordinator_fair_flow *flow_enter(struct coordinator_fair *fair, u
     else if (!(flow = malloc(sizeof(*flow))))
         abort();
     *flow = (struct coordinator_fair_flow){.chain = *bucket, .tenant = tenant, .fresh = true};
-    proto_list_init(&flow->items);
-    proto_list_push(&fair->fresh, &flow->link);
+    common_list_init(&flow->items);
+    common_list_push(&fair->fresh, &flow->link);
     *bucket = flow;
     return flow;
 }
@@ -66,45 +66,45 @@ static void flow_leave(struct coordinator_fair *fair, struct coordinator_fair_fl
     while (*at != flow)
         at = &(*at)->chain;
     *at = flow->chain;
-    proto_list_remove(&flow->link);
+    common_list_remove(&flow->link);
     fair->last = fair->last == flow ? NULL : fair->last;
     flow->chain = fair->spare;
     fair->spare = flow;
 }
 
 void coordinator_fair_push(struct coordinator_fair *fair, uint32_t tenant, uint32_t weight,
-                           struct proto_list *item)
+                           struct common_list *item)
 {
     struct coordinator_fair_flow *flow = flow_of(fair, tenant);
     assert(weight > 0);
     if (!flow->weight) // it is new: its first turn has begun
         flow->credit = weight;
     flow->weight = weight;
-    proto_list_push(&flow->items, item);
+    common_list_push(&flow->items, item);
     fair->n++;
 }
 
 static struct coordinator_fair_flow *head_of(const struct coordinator_fair *fair)
 {
-    const struct proto_list *list = proto_list_empty(&fair->fresh) ? &fair->ring : &fair->fresh;
-    return proto_list_entry(list->next, struct coordinator_fair_flow, link);
+    const struct common_list *list = common_list_empty(&fair->fresh) ? &fair->ring : &fair->fresh;
+    return common_list_entry(list->next, struct coordinator_fair_flow, link);
 }
 
 static void turn_over(struct coordinator_fair *fair, struct coordinator_fair_flow *flow)
 {
     flow->fresh = false;
-    proto_list_remove(&flow->link);
-    proto_list_push(&fair->ring, &flow->link);
+    common_list_remove(&flow->link);
+    common_list_push(&fair->ring, &flow->link);
 }
 
-struct proto_list *coordinator_fair_next(struct coordinator_fair *fair)
+struct common_list *coordinator_fair_next(struct coordinator_fair *fair)
 {
     while (fair->n) {
         struct coordinator_fair_flow *flow = head_of(fair);
         if (flow->credit < 1) {
             flow->credit += flow->weight;
             turn_over(fair, flow);
-        } else if (!proto_list_empty(&flow->items)) {
+        } else if (!common_list_empty(&flow->items)) {
             return flow->items.next;
         } else if (flow->fresh) {
             turn_over(fair, flow);
@@ -115,7 +115,7 @@ struct proto_list *coordinator_fair_next(struct coordinator_fair *fair)
     return NULL;
 }
 
-void coordinator_fair_take(struct coordinator_fair *fair, struct proto_list *item, uint32_t cost)
+void coordinator_fair_take(struct coordinator_fair *fair, struct common_list *item, uint32_t cost)
 {
     struct coordinator_fair_flow *flow = head_of(fair);
     assert(flow->items.next == item && cost > 0);
@@ -123,10 +123,10 @@ void coordinator_fair_take(struct coordinator_fair *fair, struct proto_list *ite
     coordinator_fair_remove(fair, item);
 }
 
-void coordinator_fair_remove(struct coordinator_fair *fair, struct proto_list *item)
+void coordinator_fair_remove(struct coordinator_fair *fair, struct common_list *item)
 {
     assert(fair->n > 0);
-    proto_list_remove(item);
+    common_list_remove(item);
     fair->n--;
 }
 

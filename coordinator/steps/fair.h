@@ -20,7 +20,7 @@
 
 #include <stdint.h>
 
-#include "proto/list.h"
+#include "common/base/list.h"
 
 #define COORDINATOR_FAIR_COST_MOST 64            // what costs more counts as this
 #define COORDINATOR_FAIR_UNIT      (1024 * 1024) // bytes of K and V that a row sees: a unit of cost
@@ -29,7 +29,7 @@
 struct coordinator_fair_flow;
 
 struct coordinator_fair {
-    struct proto_list fresh, ring; // flows that have a turn to come
+    struct common_list fresh, ring; // flows that have a turn to come
     struct coordinator_fair_flow *buckets[COORDINATOR_FAIR_BUCKETS];
     struct coordinator_fair_flow *last;  // that was pushed to
     struct coordinator_fair_flow *spare; // flows are used again
@@ -41,14 +41,14 @@ void coordinator_fair_fini(struct coordinator_fair *fair); // no items are left
 
 // The item is the tenant's last one from now on. Its link is in no list. weight: 1 and on, of all of the tenant's items.
 void coordinator_fair_push(struct coordinator_fair *fair, uint32_t tenant, uint32_t weight,
-                           struct proto_list *item);
+                           struct common_list *item);
 // Whose turn it is; the same until it is taken, removed, or a tenant that was not here comes. NULL: none
 // waits.
-struct proto_list *coordinator_fair_next(struct coordinator_fair *fair);
+struct common_list *coordinator_fair_next(struct coordinator_fair *fair);
 // Takes what coordinator_fair_next has just returned. cost: at least 1.
-void coordinator_fair_take(struct coordinator_fair *fair, struct proto_list *item, uint32_t cost);
+void coordinator_fair_take(struct coordinator_fair *fair, struct common_list *item, uint32_t cost);
 // An item goes away without having been sent: costs nothing.
-void coordinator_fair_remove(struct coordinator_fair *fair, struct proto_list *item);
+void coordinator_fair_remove(struct coordinator_fair *fair, struct common_list *item);
 
 // What rows cost that see so many bytes of K and V each: 1, and 1 for each COORDINATOR_FAIR_UNIT of them. (A worker
 // reads a unit in some 40 µs; an item that reads next to nothing takes it about as long.)

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "common/block.h"
+#include "common/memory/block.h"
 
 #define SPARE_FRAMES 32
 

@@ -7,7 +7,7 @@
 #define COORDINATOR_FRAME_H
 
 #include "coordinator/steps/queue.h"
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 
 #define COORDINATOR_FRAME_ITEMS  1024
 #define COORDINATOR_FRAME_HEADER (48 * 1024)       // bytes of packed header, estimated from above
@@ -15,7 +15,7 @@
 
 struct coordinator_frame {
     struct coordinator_frame *next; // spare
-    struct proto_list link;         // in steps.flying until it comes back
+    struct common_list link;        // in steps.flying until it comes back
     struct coordinator_queue *queue;
     bool big, traced;                 // traced: a slab's trace is sampled
     struct proto_step step;           // items and appends are ours

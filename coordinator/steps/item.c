@@ -5,7 +5,7 @@
 #include "coordinator/steps/call.h"
 
 #define TO(state) (1u << COORDINATOR_ITEM_##state)
-const struct coordinator_machine coordinator_item_machine = {
+const struct common_machine coordinator_item_machine = {
     .name = "item",
     .n = COORDINATOR_ITEM_STATES,
     .states = {"new", "waiting", "placing", "queued", "flying", "retrying", "undoing", "done"},
@@ -25,7 +25,7 @@ const struct coordinator_machine coordinator_item_machine = {
 
 void coordinator_item_set_state(struct coordinator_item *item, enum coordinator_item_state state)
 {
-    coordinator_machine_move(&coordinator_item_machine, item->state, state);
+    common_machine_move(&coordinator_item_machine, item->state, state);
     item->state = state;
 }
 
@@ -70,7 +70,7 @@ const float *coordinator_item_o(const struct coordinator_item *item)
 void coordinator_item_enter(struct coordinator_item *item)
 {
     struct coordinator_steps *steps = coordinator_item_steps(item);
-    proto_list_push(&steps->fresh, &item->link);
+    common_list_push(&steps->fresh, &item->link);
     coordinator_turn_mark(&steps->core->turn, COORDINATOR_PHASE_STEPS);
 }
 

@@ -20,14 +20,14 @@
 #ifndef COORDINATOR_ITEM_H
 #define COORDINATOR_ITEM_H
 
-#include "common/trace.h"
-#include "coordinator/machine.h"
+#include "common/base/trace.h"
+#include "common/loop/machine.h"
 #include "coordinator/steps/slab.h"
 #include "coordinator/steps/steps.h"
 #include "coordinator/sync/missing.h"
-#include "proto/spec.h"
-#include "proto/status.h"
-#include "proto/step.h"
+#include "proto/model/spec.h"
+#include "proto/rpc/status.h"
+#include "proto/rpc/step.h"
 
 struct coordinator_call;
 struct coordinator_masses;
@@ -45,7 +45,7 @@ enum coordinator_item_state {
     COORDINATOR_ITEM_DONE,
     COORDINATOR_ITEM_STATES
 };
-extern const struct coordinator_machine coordinator_item_machine;
+extern const struct common_machine coordinator_item_machine;
 
 struct coordinator_item_ask {                      // what the client has asked for; never altered
     uint64_t session, incarnation, first, visible; // visible 0: AttendItem says what it means
@@ -95,7 +95,7 @@ struct coordinator_item_trace { // spans.h
 };
 
 struct coordinator_item {
-    struct proto_list link; // in the one list that its state names
+    struct common_list link; // in the one list that its state names
     struct coordinator_call *call;
     enum coordinator_item_state state;
     uint32_t index; // in the call

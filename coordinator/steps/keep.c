@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
@@ -14,7 +14,7 @@
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/spans.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define SESSION_NS                                                                                           \
     COMMON_NS_PER_S             // a session's kept step is this old at least when another one takes its place
@@ -59,7 +59,7 @@ void coordinator_kept_unref(struct coordinator_kept *kept)
 // It is its session's no more.
 static void let_go(struct coordinator_steps *steps, struct coordinator_kept *kept)
 {
-    proto_list_remove(&kept->link);
+    common_list_remove(&kept->link);
     steps->keep.n--;
     steps->keep.bytes -= kept->bytes;
     kept->lane->kept = NULL;
@@ -76,8 +76,8 @@ void coordinator_keep_lane_gone(struct coordinator_steps *steps, struct coordina
 // The oldest that is not pinned; a pinned one if there is no other. NULL: there is none.
 static struct coordinator_kept *oldest(const struct coordinator_steps *steps, bool pinned)
 {
-    for (struct proto_list *at = steps->keep.all.next; at != &steps->keep.all; at = at->next) {
-        struct coordinator_kept *kept = proto_list_entry(at, struct coordinator_kept, link);
+    for (struct common_list *at = steps->keep.all.next; at != &steps->keep.all; at = at->next) {
+        struct coordinator_kept *kept = common_list_entry(at, struct coordinator_kept, link);
         if (pinned || kept->audited != COORDINATOR_AUDIT_WRONG)
             return kept;
     }
@@ -105,7 +105,7 @@ static bool make_the_sessions(struct coordinator_steps *steps, struct coordinato
     kept->lane = lane;
     lane->kept = kept;
     lane->s->cut_to = UINT64_MAX;
-    proto_list_push(&steps->keep.all, &kept->link);
+    common_list_push(&steps->keep.all, &kept->link);
     steps->keep.n++;
     steps->keep.bytes += kept->bytes;
     return true;
@@ -182,7 +182,7 @@ static struct coordinator_kept *copy_step(const struct coordinator_item *item,
                                       .v_dim = layer.v_dim,
                                       .append = item->ask.append,
                                       .bytes = sizeof(*kept) + most * row};
-    proto_list_init(&kept->link);
+    common_list_init(&kept->link);
     coordinator_item_trace(item, kept->trace);
     choose_rows(kept, most, common_mix64(steps->keep.seen));
     copy_rows(kept, item, o, lse);

@@ -12,9 +12,9 @@
 #ifndef COORDINATOR_KEEP_H
 #define COORDINATOR_KEEP_H
 
-#include "common/trace.h"
+#include "common/base/trace.h"
 #include "coordinator/steps/steps.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 struct coordinator_item;
 struct coordinator_lane;
@@ -32,7 +32,7 @@ enum coordinator_keep_wish {
 enum coordinator_audited { COORDINATOR_AUDIT_NONE, COORDINATOR_AUDIT_RIGHT, COORDINATOR_AUDIT_WRONG };
 
 struct coordinator_kept {
-    struct proto_list link;        // in steps.keep.all while it is a session's, oldest first
+    struct common_list link;       // in steps.keep.all while it is a session's, oldest first
     uint32_t refs;                 // the lane, audits, answers on their way
     struct coordinator_lane *lane; // lane->kept is this one; NULL: it is no session's any more
     uint64_t session, incarnation, first, visible, block_first, block_count, plan_digest, at_ns;

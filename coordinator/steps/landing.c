@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/hash/hash.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
@@ -18,7 +18,7 @@
 #include "coordinator/steps/run.h"
 #include "coordinator/steps/spans.h"
 #include "coordinator/sync/repair.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 static void take_traces(struct proto_trace **traces, uint32_t *n, const struct coordinator_frame *f,
                         const struct proto_step_result *result)
@@ -243,7 +243,7 @@ void coordinator_frame_landed(void *arg, enum common_code code, const char *text
     struct coordinator_steps *steps = queue->steps;
     steps->landed_ns = common_clock_ns();
     uint64_t tree_ns = steps->landed_ns - f->sent_ns;
-    proto_list_remove(&f->link);
+    common_list_remove(&f->link);
     *(f->big ? &queue->big_in_flight : &queue->small_in_flight) -= 1;
     if (code == COMMON_OK && (result->n_items != f->step.n_items || !right_size(f, result))) {
         code = COMMON_INTERNAL;

@@ -3,7 +3,7 @@
 #ifndef COORDINATOR_LANDING_H
 #define COORDINATOR_LANDING_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct proto_step_result;
 

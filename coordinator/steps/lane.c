@@ -12,15 +12,15 @@ struct coordinator_lane *coordinator_lane_of(struct coordinator_steps *steps, st
         return s->lane;
     struct coordinator_lane *lane = coordinator_alloc(sizeof(*lane));
     lane->s = s;
-    proto_list_init(&lane->waiting);
-    proto_list_init(&lane->moved);
+    common_list_init(&lane->waiting);
+    common_list_init(&lane->moved);
     s->lane = lane;
     return lane;
 }
 
 bool coordinator_lane_behind(const struct coordinator_lane *lane, const struct coordinator_item *item)
 {
-    return lane && lane->appending != item && (lane->appending || !proto_list_empty(&lane->waiting)) &&
+    return lane && lane->appending != item && (lane->appending || !common_list_empty(&lane->waiting)) &&
            (item->ask.append || coordinator_item_looks_ahead(item, lane->s));
 }
 
@@ -31,23 +31,23 @@ bool coordinator_lane_wait(struct coordinator_lane *lane, struct coordinator_ite
     coordinator_item_set_state(item, COORDINATOR_ITEM_WAITING);
     lane->s->n_waiting++;
     if (lane->appending == item) // it has had its turn: the others wait for it
-        proto_list_push(lane->waiting.next, &item->link);
+        common_list_push(lane->waiting.next, &item->link);
     else
-        proto_list_push(&lane->waiting, &item->link);
+        common_list_push(&lane->waiting, &item->link);
     return true;
 }
 
 void coordinator_lane_leave(struct coordinator_lane *lane, struct coordinator_item *item)
 {
-    proto_list_remove(&item->link);
+    common_list_remove(&item->link);
     lane->s->n_waiting--;
 }
 
 void coordinator_lane_moved(struct coordinator_steps *steps, struct coordinator_lane *lane)
 {
-    if (proto_list_empty(&lane->waiting) || !proto_list_empty(&lane->moved))
+    if (common_list_empty(&lane->waiting) || !common_list_empty(&lane->moved))
         return;
-    proto_list_push(&steps->lanes, &lane->moved);
+    common_list_push(&steps->lanes, &lane->moved);
     coordinator_turn_mark(&steps->core->turn, COORDINATOR_PHASE_STEPS);
 }
 

@@ -17,12 +17,12 @@ struct coordinator_session;
 
 struct coordinator_lane {
     struct coordinator_session *s; // s->lane is this one
-    struct proto_list waiting;     // item.link; s->n_waiting counts them
+    struct common_list waiting;    // item.link; s->n_waiting counts them
     struct coordinator_item *appending;
     struct coordinator_watch *watch; // what its last steps looked at (watch.h); NULL: not requested
     struct coordinator_kept *kept;   // a step of it, as it was answered (keep.h); NULL: none
     uint64_t kept_ns;                // when one was kept last; 0: never
-    struct proto_list moved;         // in steps.lanes: items may go that could not
+    struct common_list moved;        // in steps.lanes: items may go that could not
 };
 
 // The session's, made when there is none.

@@ -14,8 +14,8 @@
 static void let_in(struct coordinator_lane *lane)
 {
     struct coordinator_session *s = lane->s;
-    while (!proto_list_empty(&lane->waiting) && coordinator_session_open(s)) {
-        struct coordinator_item *item = proto_list_entry(lane->waiting.next, struct coordinator_item, link);
+    while (!common_list_empty(&lane->waiting) && coordinator_session_open(s)) {
+        struct coordinator_item *item = common_list_entry(lane->waiting.next, struct coordinator_item, link);
         if (lane->appending && lane->appending != item &&
             (item->ask.append || coordinator_item_looks_ahead(item, s)))
             break;
@@ -32,15 +32,15 @@ static void lane_end(struct coordinator_steps *steps, struct coordinator_lane *l
     const char *text;
     enum common_code code = coordinator_gone(steps->core, &text);
     lane->appending = NULL;
-    while (!proto_list_empty(&lane->waiting)) {
-        struct coordinator_item *item = proto_list_entry(lane->waiting.next, struct coordinator_item, link);
+    while (!common_list_empty(&lane->waiting)) {
+        struct coordinator_item *item = common_list_entry(lane->waiting.next, struct coordinator_item, link);
         coordinator_lane_leave(lane, item);
         coordinator_item_refuse(item, code, "", text);
         coordinator_item_finish(item);
     }
     coordinator_watch_lane_gone(lane);
     coordinator_keep_lane_gone(steps, lane);
-    proto_list_remove(&lane->moved);
+    common_list_remove(&lane->moved);
     s->lane = NULL;
     free(lane);
 }
@@ -54,9 +54,9 @@ void coordinator_lanes_drain(struct coordinator_steps *steps)
     while ((s = coordinator_sessions_take_opened(steps->sessions)))
         if (s->lane)
             coordinator_lane_moved(steps, s->lane);
-    while (!proto_list_empty(&steps->lanes)) {
-        struct coordinator_lane *lane = proto_list_entry(steps->lanes.next, struct coordinator_lane, moved);
-        proto_list_remove(&lane->moved);
+    while (!common_list_empty(&steps->lanes)) {
+        struct coordinator_lane *lane = common_list_entry(steps->lanes.next, struct coordinator_lane, moved);
+        common_list_remove(&lane->moved);
         let_in(lane);
     }
 }

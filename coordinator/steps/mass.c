@@ -5,14 +5,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/sync/missing.h"
-#include "proto/mass.h"
-#include "proto/spec.h"
+#include "proto/model/mass.h"
+#include "proto/model/spec.h"
 
 struct part { // what one worker is asked for
     struct computation *x;

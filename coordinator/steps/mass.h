@@ -9,9 +9,9 @@
 #ifndef COORDINATOR_MASS_H
 #define COORDINATOR_MASS_H
 
-#include "common/trace.h"
+#include "common/base/trace.h"
 #include "coordinator/steps/steps.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 struct coordinator_missing;
 struct coordinator_session;

@@ -4,7 +4,7 @@
 #define COORDINATOR_MASS_MESSAGE_H
 
 #include "coordinator/steps/mass.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct coordinator_cluster;
 

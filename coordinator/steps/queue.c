@@ -16,8 +16,8 @@ static struct coordinator_queue *queue_of(struct coordinator_steps *steps, struc
     queue->plan = plan;
     coordinator_fair_init(&queue->small);
     coordinator_fair_init(&queue->big);
-    proto_list_init(&queue->dirty);
-    proto_list_push(&steps->queues, &queue->link);
+    common_list_init(&queue->dirty);
+    common_list_push(&steps->queues, &queue->link);
     plan->queue = queue;
     return queue;
 }
@@ -29,9 +29,9 @@ static struct coordinator_fair *fair_of(struct coordinator_queue *queue, const s
 
 void coordinator_queue_mark(struct coordinator_queue *queue)
 {
-    if (!proto_list_empty(&queue->dirty))
+    if (!common_list_empty(&queue->dirty))
         return;
-    proto_list_push(&queue->steps->dirty, &queue->dirty);
+    common_list_push(&queue->steps->dirty, &queue->dirty);
     coordinator_turn_mark(&queue->steps->core->turn, COORDINATOR_PHASE_FRAMES);
 }
 

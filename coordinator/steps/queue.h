@@ -19,8 +19,8 @@ struct coordinator_queue {
     struct coordinator_plan *plan;      // plan->queue is this one: the plan lives as long
     struct coordinator_fair small, big; // item.link
     uint32_t small_in_flight, big_in_flight;
-    struct proto_list link;  // in steps.queues
-    struct proto_list dirty; // in steps.dirty
+    struct common_list link;  // in steps.queues
+    struct common_list dirty; // in steps.dirty
 };
 
 // The item is QUEUED: it goes with the plan's next frame.

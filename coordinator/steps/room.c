@@ -31,10 +31,10 @@ enum common_code coordinator_steps_init(struct coordinator_steps *steps, struct 
     steps->core = core;
     steps->cluster = cluster;
     steps->sessions = sessions;
-    struct proto_list *lists[] = {&steps->calls,  &steps->fresh, &steps->retries, &steps->lanes,
-                                  &steps->queues, &steps->dirty, &steps->flying,  &steps->keep.all};
+    struct common_list *lists[] = {&steps->calls,  &steps->fresh, &steps->retries, &steps->lanes,
+                                   &steps->queues, &steps->dirty, &steps->flying,  &steps->keep.all};
     for (size_t i = 0; i < sizeof(lists) / sizeof(*lists); i++)
-        proto_list_init(lists[i]);
+        common_list_init(lists[i]);
     coordinator_turn_set(&core->turn, COORDINATOR_PHASE_STEPS, drain_steps, steps);
     coordinator_turn_set(&core->turn, COORDINATOR_PHASE_FRAMES, drain_frames, steps);
     enum common_code code = coordinator_calls_init(steps);

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/place/forget.h"
 #include "coordinator/place/placing.h"
@@ -191,7 +191,7 @@ void coordinator_item_stop(struct coordinator_item *item, enum common_code code,
     else if (item->state == COORDINATOR_ITEM_QUEUED)
         coordinator_queue_leave(item);
     else
-        proto_list_remove(&item->link);
+        common_list_remove(&item->link);
     proto_status_set(coordinator_item_failure(item), code, "", "%s", text);
     coordinator_item_finish(item);
 }
@@ -209,7 +209,7 @@ static void retry_later(struct coordinator_item *item)
     item->attempt++;
     item->again = false;
     item->retry_at_ns = common_clock_after(delay < RETRY_MOST_NS ? delay : RETRY_MOST_NS);
-    proto_list_push(&steps->retries, &item->link);
+    common_list_push(&steps->retries, &item->link);
     steps->count_retries++;
     if (!steps->retry_runs || cold)
         common_timer_start(steps->retry, cold ? 0 : RETRY_FIRST_NS, false);
@@ -221,19 +221,19 @@ static void retry_timer(void *arg)
 {
     struct coordinator_steps *steps = arg;
     uint64_t now = common_clock_ns();
-    struct proto_list all;
-    proto_list_move(&steps->retries, &all);
-    while (!proto_list_empty(&all)) {
-        struct coordinator_item *item = proto_list_entry(all.next, struct coordinator_item, link);
-        proto_list_remove(&item->link);
+    struct common_list all;
+    common_list_move(&steps->retries, &all);
+    while (!common_list_empty(&all)) {
+        struct coordinator_item *item = common_list_entry(all.next, struct coordinator_item, link);
+        common_list_remove(&item->link);
         if (item->retry_at_ns > now && !steps->core->stopping) {
-            proto_list_push(&steps->retries, &item->link);
+            common_list_push(&steps->retries, &item->link);
             continue;
         }
         coordinator_item_set_state(item, COORDINATOR_ITEM_NEW);
         coordinator_item_enter(item);
     }
-    steps->retry_runs = !proto_list_empty(&steps->retries);
+    steps->retry_runs = !common_list_empty(&steps->retries);
     if (steps->retry_runs)
         common_timer_start(steps->retry, RETRY_FIRST_NS, false);
 }
@@ -405,9 +405,9 @@ void coordinator_item_go(struct coordinator_item *item)
 
 void coordinator_items_drain(struct coordinator_steps *steps)
 {
-    while (!proto_list_empty(&steps->fresh)) {
-        struct coordinator_item *item = proto_list_entry(steps->fresh.next, struct coordinator_item, link);
-        proto_list_remove(&item->link);
+    while (!common_list_empty(&steps->fresh)) {
+        struct coordinator_item *item = common_list_entry(steps->fresh.next, struct coordinator_item, link);
+        common_list_remove(&item->link);
         item_run(item, false);
     }
 }

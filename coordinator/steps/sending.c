@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/memory/block.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
@@ -17,7 +17,7 @@
 #include "coordinator/steps/landing.h"
 #include "coordinator/steps/sight.h"
 #include "coordinator/steps/spans.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 // ---- putting together ---------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ static void frame_send(struct coordinator_frame *f)
     f->step.step = ++steps->step_ids;
     f->sent_ns = common_clock_ns();
     f->call = 0;
-    proto_list_push(&steps->flying, &f->link);
+    common_list_push(&steps->flying, &f->link);
     plan->in_flight++;
     *(f->big ? &queue->big_in_flight : &queue->small_in_flight) += 1;
     steps->count_frames++;
@@ -281,8 +281,8 @@ void coordinator_frames_cancel(struct coordinator_steps *steps)
     if (!steps->some_over)
         return;
     steps->some_over = false;
-    for (struct proto_list *at = steps->flying.next, *next; at != &steps->flying; at = next) {
-        struct coordinator_frame *f = proto_list_entry(at, struct coordinator_frame, link);
+    for (struct common_list *at = steps->flying.next, *next; at != &steps->flying; at = next) {
+        struct coordinator_frame *f = common_list_entry(at, struct coordinator_frame, link);
         struct proto_channel *root = f->queue->plan->workers[0]->channel;
         next = at->next;
         if (f->call && root && !somebody_waits(f)) // without a link it is on its way back already
@@ -331,8 +331,8 @@ void coordinator_frame_send_small(struct coordinator_queue *queue)
 {
     struct coordinator_frame *f = frame_begin(queue, false);
     struct load load = {0};
-    for (struct proto_list *link; (link = coordinator_fair_next(&queue->small));) {
-        struct coordinator_item *item = proto_list_entry(link, struct coordinator_item, link);
+    for (struct common_list *link; (link = coordinator_fair_next(&queue->small));) {
+        struct coordinator_item *item = common_list_entry(link, struct coordinator_item, link);
         struct coordinator_slab slab;
         coordinator_slabs_at(&item->way.slabs, 0, &slab);
         struct load more = load_of(item, &slab);
@@ -351,8 +351,8 @@ void coordinator_frame_send_small(struct coordinator_queue *queue)
 void coordinator_frame_send_big(struct coordinator_queue *queue)
 {
     struct coordinator_frame *f = frame_begin(queue, true);
-    struct proto_list *link = coordinator_fair_next(&queue->big);
-    struct coordinator_item *item = proto_list_entry(link, struct coordinator_item, link);
+    struct common_list *link = coordinator_fair_next(&queue->big);
+    struct coordinator_item *item = common_list_entry(link, struct coordinator_item, link);
     struct load load = {0};
     uint32_t cost = 0;
     while (item->way.next_slab < item->way.slabs.n) {

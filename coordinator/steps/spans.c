@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/log.h"
-#include "common/tracer.h"
+#include "common/log/log.h"
+#include "common/tracing/tracer.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/steps/call.h"

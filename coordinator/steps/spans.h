@@ -5,7 +5,7 @@
 //   coordinator.step     arrived ────────────────────────────────▶ answered    of each item that is sampled
 //   ├ coordinator.queue  arrived ──▶ first frame sent
 //   ├ coordinator.tree               sent ──▶ back                             of each frame that carried a part of it
-//   │ └ worker.step                                                            of the root (worker/spans.h)
+//   │ └ worker.step                                                            of the root (the worker's spans.h)
 //   └ coordinator.answer                      last frame back ──▶ answered
 //
 // If spans are not exported here when a step arrives, workers' are children of the caller's span, and it has

@@ -16,11 +16,11 @@
 #ifndef COORDINATOR_STEPS_H
 #define COORDINATOR_STEPS_H
 
-#include "common/buckets.h"
-#include "common/exemplars.h"
-#include "common/status.h"
+#include "common/base/list.h"
+#include "common/base/status.h"
+#include "common/metrics/buckets.h"
+#include "common/metrics/exemplars.h"
 #include "coordinator/core.h"
-#include "proto/list.h"
 
 struct coordinator_auditing;
 struct coordinator_cluster;
@@ -28,8 +28,8 @@ struct coordinator_frame;
 struct coordinator_sessions;
 struct coordinator_watch;
 
-struct coordinator_keep {  // steps that are kept (keep.h)
-    struct proto_list all; // coordinator_kept.link
+struct coordinator_keep {   // steps that are kept (keep.h)
+    struct common_list all; // coordinator_kept.link
     uint32_t n;
     uint64_t bytes, seen, last_ns; // seen: items that went; last_ns: when one was kept last
 };
@@ -38,13 +38,13 @@ struct coordinator_steps {
     struct coordinator_core *core;
     struct coordinator_sessions *sessions;
     struct coordinator_cluster *cluster;
-    struct proto_list calls;   // under way: coordinator_call.link
-    struct proto_list fresh;   // items that are NEW: item.link
-    struct proto_list retries; // items that are RETRYING: item.link
-    struct proto_list lanes;   // with items that may go now: lane.moved
-    struct proto_list queues;  // all: queue.link
-    struct proto_list dirty;   // queues with something to send, or whose plan has retired: queue.dirty
-    struct proto_list flying;  // frames that have not come back: frame.link
+    struct common_list calls;   // under way: coordinator_call.link
+    struct common_list fresh;   // items that are NEW: item.link
+    struct common_list retries; // items that are RETRYING: item.link
+    struct common_list lanes;   // with items that may go now: lane.moved
+    struct common_list queues;  // all: queue.link
+    struct common_list dirty;   // queues with something to send, or whose plan has retired: queue.dirty
+    struct common_list flying;  // frames that have not come back: frame.link
     bool some_over; // a call ended that frames may carry: they are looked at in the phase of frames
     struct coordinator_frame *frames; // spare
     uint32_t n_frames;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/steps/undo.h"
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/steps/item.h"

@@ -3,13 +3,13 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/session/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/spans.h"
 #include "coordinator/steps/watchers.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define PROBE_NS (5 * COMMON_NS_PER_S)
 

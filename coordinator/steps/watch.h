@@ -12,7 +12,7 @@
 
 #include "coordinator/steps/item.h"
 #include "coordinator/steps/mass.h"
-#include "proto/mass.h"
+#include "proto/model/mass.h"
 
 struct coordinator_lane;
 struct coordinator_use;

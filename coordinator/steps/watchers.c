@@ -5,14 +5,14 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/steps/answer.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/mass_message.h"
 #include "coordinator/tenants/quota.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define WAIT_MOST     (50 * COMMON_NS_PER_S)   // below the 60 s after which nng sends a request again
 #define ANSWER_NS     (100 * COMMON_NS_PER_MS) // left of a call's time for its answer

@@ -10,9 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/hash/hash.h"
 #include "coordinator/store/job.h"
 
 #define PAGES 64 // of a slice: 256 KiB

@@ -7,9 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/store/hold_file.h"
 
 #define TRIES     8 // the file may be moved away each time

@@ -18,7 +18,7 @@
 
 #include <stdbool.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct coordinator_hold;
 

@@ -4,7 +4,7 @@
 #ifndef COORDINATOR_STORE_JOB_H
 #define COORDINATOR_STORE_JOB_H
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "coordinator/store/sql.h"
 
 struct coordinator_store_job {

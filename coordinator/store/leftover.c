@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 
 static void name_copies(const char *path)
 {

@@ -11,7 +11,7 @@
 #ifndef COORDINATOR_LEFTOVER_H
 #define COORDINATOR_LEFTOVER_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 // With the hold of the store. Logs the files that are there. fd: to be closed when the store is closed; -1:
 // there is no PATH-lease. FAILED_PRECONDITION: a coordinator of that version still runs on the store.

@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/failpoint.h"
-#include "common/hash.h"
-#include "common/random.h"
+#include "common/base/failpoint.h"
+#include "common/base/random.h"
+#include "common/hash/hash.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/store/hold.h"
 #include "coordinator/store/sql.h"

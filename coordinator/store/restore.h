@@ -9,7 +9,7 @@
 #ifndef COORDINATOR_RESTORE_H
 #define COORDINATOR_RESTORE_H
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 // Makes a store at `path`, where none may be. Blocks. What is there afterwards is whole, or nothing is. ALREADY_EXISTS;
 // FAILED_PRECONDITION: a coordinator has the path (hold.h), or the backup is of a newer version; INVALID_ARGUMENT: the file is no backup, or damaged; UNAVAILABLE: the file system.

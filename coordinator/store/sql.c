@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/log.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/log/log.h"
 
 // 1: all sessions are the default tenant's. 2: it has tenants, which a coordinator that reads 1 alone must
 // not serve: it would show all sessions to everybody; or its session ids are made with a key, which such a

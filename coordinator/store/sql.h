@@ -7,7 +7,7 @@
 
 #include <sqlite3.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "coordinator/store/reader.h"
 
 enum coordinator_op_kind {

@@ -8,11 +8,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
-#include "common/random.h"
-#include "common/secret.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/random.h"
+#include "common/log/log.h"
+#include "common/secure/secret.h"
 #include "coordinator/store/hold.h"
 #include "coordinator/store/job.h"
 #include "coordinator/store/leftover.h"

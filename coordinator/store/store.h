@@ -13,9 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/buckets.h"
-#include "common/loop.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
+#include "common/metrics/buckets.h"
 #include "coordinator/store/reader.h"
 
 struct coordinator_store;

@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
@@ -16,8 +16,8 @@ enum {
     TICK_MAX = 256       // told again in one tick
 };
 
-struct dropping {           // of one session at one worker
-    struct proto_list link; // in sessions.droppings while it waits
+struct dropping {            // of one session at one worker
+    struct common_list link; // in sessions.droppings while it waits
     struct coordinator_sessions *sessions;
     struct coordinator_worker *w;      // its record stays while there are visitors
     struct coordinator_gather *gather; // NULL: nobody waits
@@ -28,7 +28,7 @@ struct dropping {           // of one session at one worker
 
 static void dropping_free(struct dropping *d)
 {
-    proto_list_remove(&d->link);
+    common_list_remove(&d->link);
     d->w->visitors--;
     free(d);
 }
@@ -47,7 +47,7 @@ static void dropping_wait(struct dropping *d, const struct proto_reply *reply)
         dropping_free(d);
         return;
     }
-    proto_list_push(&sessions->droppings, &d->link);
+    common_list_push(&sessions->droppings, &d->link);
     sessions->n_droppings++;
 }
 
@@ -84,7 +84,7 @@ static struct dropping *dropping_new(struct coordinator_sessions *sessions, uint
                            .session = session,
                            .visit = w->visit,
                            .claim = coordinator_worker_listed(w, session)};
-    proto_list_init(&d->link);
+    common_list_init(&d->link);
     w->visitors++;
     return d;
 }
@@ -106,11 +106,23 @@ void coordinator_session_drop_at_workers(struct coordinator_session *s, struct c
     }
 }
 
+// Now, or once it is known whether the worker becomes a holder of the session's chunks.
+static void dropping_begin(struct dropping *d)
+{
+    const struct coordinator_session *s = coordinator_session_any(d->sessions, d->session);
+    if (!s || !coordinator_moves_store(s, d->w)) {
+        dropping_send(d);
+        return;
+    }
+    common_list_push(&d->sessions->droppings, &d->link);
+    d->sessions->n_droppings++;
+}
+
 void coordinator_session_drop_at(struct coordinator_sessions *sessions, uint64_t session,
                                  struct coordinator_worker *w)
 {
     if (w->channel)
-        dropping_send(dropping_new(sessions, session, w));
+        dropping_begin(dropping_new(sessions, session, w));
 }
 
 static bool is_member(const struct dropping *d)
@@ -122,19 +134,19 @@ static bool is_member(const struct dropping *d)
 void coordinator_droppings_tick(struct coordinator_sessions *sessions)
 {
     for (uint32_t i = sessions->n_droppings < TICK_MAX ? sessions->n_droppings : TICK_MAX; i > 0; i--) {
-        struct dropping *d = proto_list_entry(sessions->droppings.next, struct dropping, link);
-        proto_list_remove(&d->link);
+        struct dropping *d = common_list_entry(sessions->droppings.next, struct dropping, link);
+        common_list_remove(&d->link);
         sessions->n_droppings--;
         if (d->visit != d->w->visit || is_member(d))
             dropping_free(d);
         else
-            dropping_send(d);
+            dropping_begin(d);
     }
 }
 
 void coordinator_droppings_fini(struct coordinator_sessions *sessions)
 {
-    while (!proto_list_empty(&sessions->droppings))
-        dropping_free(proto_list_entry(sessions->droppings.next, struct dropping, link));
+    while (!common_list_empty(&sessions->droppings))
+        dropping_free(common_list_entry(sessions->droppings.next, struct dropping, link));
     sessions->n_droppings = 0;
 }

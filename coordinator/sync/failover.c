@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"

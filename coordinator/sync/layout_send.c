@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sync/layout_send.h"
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/store/store.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/coverage.h"
+#include "common/hash/coverage.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sync/recovery.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sync/moving.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/worker.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 #define PUT_QUIET_NS (2 * COMMON_NS_PER_S) // since the last ticket
 
@@ -86,6 +86,14 @@ bool coordinator_moves_go_to(const struct coordinator_session *s, const struct c
 {
     const struct coordinator_move *m = s->moves;
     while (m && m->to != to)
+        m = m->next;
+    return m != NULL;
+}
+
+bool coordinator_moves_store(const struct coordinator_session *s, const struct coordinator_worker *to)
+{
+    const struct coordinator_move *m = s->moves;
+    while (m && !(m->storing && m->to == to))
         m = m->next;
     return m != NULL;
 }

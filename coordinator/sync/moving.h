@@ -33,6 +33,7 @@ struct coordinator_move {
     uint32_t n;
     uint8_t state;  // an enum move_state (move.c)
     uint32_t visit; // CLOSING and on: of the worker when it was told
+    bool storing;   // the batch that makes it a holder is under way
     bool dropped;   // it was told to drop the session since the move began
     bool big;       // it counts as such at `to`
     bool refused;   // by `to`
@@ -60,6 +61,9 @@ uint32_t coordinator_moves_of(const struct coordinator_session *s); // under way
 uint32_t coordinator_moves_incoming(const struct coordinator_session *s, const struct coordinator_worker *to,
                                     const struct coordinator_chunk **out);
 bool coordinator_moves_go_to(const struct coordinator_session *s, const struct coordinator_worker *to);
+// Whether it is being made a holder. The store may have it as one already, so nothing is dropped there now: a
+// coordinator that started again would not know.
+bool coordinator_moves_store(const struct coordinator_session *s, const struct coordinator_worker *to);
 // The worker is being told to drop the session: what moves have brought there does not count.
 void coordinator_moves_dropped(struct coordinator_session *s, const struct coordinator_worker *at);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sync/named.h"
 
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 struct coordinator_named {             // of a layer
     struct coordinator_rangeset rows;  // that all holders have

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
@@ -77,6 +77,6 @@ void coordinator_news_tick(struct coordinator_sessions *sessions, uint64_t now_n
         if (!w || !w->store_again_ns || w->store_again_ns > now_ns || w->state != COORDINATOR_WORKER_ACTIVE)
             continue;
         w->store_again_ns = 0;
-        store_process(sessions, w);
+        coordinator_news_store_process(sessions, w);
     }
 }

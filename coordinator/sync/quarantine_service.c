@@ -4,15 +4,15 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/table.h"
 #include "coordinator/store/store.h"
 #include "coordinator/sync/repair.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 #define DROP_CALLS 256 // at a time
 

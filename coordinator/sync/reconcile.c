@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
@@ -18,7 +18,7 @@
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/returned.h"
 #include "coordinator/sync/visit.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 // ---- comparing ----------------------------------------------------------------------------------
 

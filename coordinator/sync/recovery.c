@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 

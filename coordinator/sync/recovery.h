@@ -5,7 +5,7 @@
 #define COORDINATOR_RECOVERY_H
 
 #include "coordinator/session/session.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 bool coordinator_recovering(const struct coordinator_session *s);
 

@@ -3,9 +3,9 @@
 
 #include <inttypes.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sync/named.h"
@@ -18,7 +18,7 @@ enum repair_state { REPAIR_QUEUED, REPAIR_RUNNING, REPAIR_RESTING, REPAIR_OVER, 
 
 struct coordinator_repair {
     struct coordinator_repair *next; // of its session
-    struct proto_list link;          // QUEUED: in its worker's list
+    struct common_list link;         // QUEUED: in its worker's list
     struct coordinator_sessions *sessions;
     struct coordinator_session *s; // NULL: nobody waits for it; it ends with the visit that is under way
     struct coordinator_worker *w;  // its record stays while there are visitors
@@ -33,7 +33,7 @@ struct coordinator_repair {
 };
 
 #define TO(state) (1u << REPAIR_##state)
-const struct coordinator_machine coordinator_repair_machine = {
+const struct common_machine coordinator_repair_machine = {
     .name = "repair",
     .n = REPAIR_STATES,
     .states = {"queued", "running", "resting", "over"},
@@ -48,7 +48,7 @@ const struct coordinator_machine coordinator_repair_machine = {
 
 static void repair_set_state(struct coordinator_repair *r, enum repair_state state)
 {
-    coordinator_machine_move(&coordinator_repair_machine, r->state, state);
+    common_machine_move(&coordinator_repair_machine, r->state, state);
     r->state = state;
 }
 
@@ -87,7 +87,7 @@ static void repair_free(struct coordinator_repair *r)
     if (r->s)
         repair_leave(r);
     r->w->visitors--;
-    proto_list_remove(&r->link);
+    common_list_remove(&r->link);
     common_timer_free(r->timer);
     free(r);
 }
@@ -149,9 +149,9 @@ static void repair_run(struct coordinator_repair *r);
 // Those of a worker whose link has broken end when that is drained (coordinator_repairs_recheck).
 static void next_of_worker(struct coordinator_worker *w)
 {
-    while (w->repairing < WINDOW && !proto_list_empty(&w->repairs) && w->channel &&
+    while (w->repairing < WINDOW && !common_list_empty(&w->repairs) && w->channel &&
            proto_channel_connected(w->channel))
-        repair_run(proto_list_entry(w->repairs.next, struct coordinator_repair, link));
+        repair_run(common_list_entry(w->repairs.next, struct coordinator_repair, link));
 }
 
 static void repair_told(void *arg, enum common_code code, const char *text)
@@ -181,7 +181,7 @@ static void repair_told(void *arg, enum common_code code, const char *text)
 
 static void repair_run(struct coordinator_repair *r)
 {
-    proto_list_remove(&r->link);
+    common_list_remove(&r->link);
     COMMON_FAILPOINT("repair_begun");
     repair_set_state(r, REPAIR_RUNNING);
     r->w->repairing++;
@@ -190,7 +190,7 @@ static void repair_run(struct coordinator_repair *r)
 
 static void repair_queue(struct coordinator_repair *r)
 {
-    proto_list_push(&r->w->repairs, &r->link);
+    common_list_push(&r->w->repairs, &r->link);
     next_of_worker(r->w);
 }
 
@@ -220,7 +220,7 @@ void coordinator_session_doubt(struct coordinator_session *s, struct coordinator
     r = coordinator_alloc(sizeof(*r));
     *r = (struct coordinator_repair){
         .next = s->repairs, .sessions = s->sessions, .s = s, .w = w, .session = s->id, .visit = w->visit};
-    proto_list_init(&r->link);
+    common_list_init(&r->link);
     if (common_timer_new(s->sessions->core->loop, pause_over, r, &r->timer) != COMMON_OK)
         abort();
     s->repairs = r;

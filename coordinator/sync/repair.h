@@ -18,7 +18,7 @@
 
 #include "coordinator/session/session.h"
 
-extern const struct coordinator_machine coordinator_repair_machine;
+extern const struct common_machine coordinator_repair_machine;
 
 // Nothing where the worker is not ACTIVE: it is told everything before it is (coordinator_session_dirty).
 void coordinator_session_doubt(struct coordinator_session *s, struct coordinator_worker *w);

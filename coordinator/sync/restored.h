@@ -7,7 +7,7 @@
 
 #include "coordinator/session/sessions.h"
 #include "coordinator/store/store.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 // At the start: all that the store knows are in.
 void coordinator_restored_withhold(struct coordinator_sessions *sessions);

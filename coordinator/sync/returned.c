@@ -3,14 +3,14 @@
 
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sync/dropping.h"
 #include "coordinator/sync/keeping.h"
 #include "coordinator/sync/moving.h"
 #include "coordinator/sync/repair.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 // Nothing has come of any of them for so long: the worker lets go of them.
 #define IDLE_NS  (30 * COMMON_NS_PER_S)
@@ -23,7 +23,7 @@ struct kept {
 
 struct coordinator_returned { // of one worker, in one session
     struct coordinator_returned *next;
-    struct proto_list link; // in returns.keepers
+    struct common_list link; // in returns.keepers
     struct coordinator_session *s;
     struct coordinator_worker *w; // its record stays: a visitor
     uint32_t visit;               // w->visit when it named them: another one, and it is asked again
@@ -32,8 +32,8 @@ struct coordinator_returned { // of one worker, in one session
     uint32_t n, cap, wanted;      // wanted: of them, when they were looked at last
 };
 
-struct coordinator_returns {   // of the room
-    struct proto_list keepers; // workers, once for each session, that keep chunks of it
+struct coordinator_returns {    // of the room
+    struct common_list keepers; // workers, once for each session, that keep chunks of it
     struct coordinator_keeping keeping;
 };
 
@@ -83,7 +83,7 @@ static void returned_free(struct coordinator_session *s, struct coordinator_retu
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
-    proto_list_remove(&r->link);
+    common_list_remove(&r->link);
     for (uint32_t i = 0; i < r->n; i++)
         if (r->chunks[i].id)
             coordinator_keeping_remove(&s->sessions->returns->keeping, r->w->slot, r->chunks[i].id);
@@ -114,7 +114,7 @@ static void keep(struct coordinator_session *s, struct coordinator_worker *w,
         r = coordinator_alloc(sizeof(*r));
         *r = (struct coordinator_returned){.next = s->returned, .s = s, .w = w, .visit = w->visit};
         s->returned = r;
-        proto_list_push(&s->sessions->returns->keepers, &r->link);
+        common_list_push(&s->sessions->returns->keepers, &r->link);
         w->visitors++;
     }
     if (r->n && r->chunks[r->n - 1].index >= chunk->index)
@@ -261,18 +261,18 @@ static void look_at(struct coordinator_session *s, struct coordinator_returned *
 
 void coordinator_returned_tick(struct coordinator_sessions *sessions)
 {
-    struct proto_list *keepers = &sessions->returns->keepers, seen;
-    proto_list_init(&seen);
-    for (uint32_t i = 0; i < TICK_MAX && !proto_list_empty(keepers); i++) {
-        struct coordinator_returned *r = proto_list_entry(keepers->next, struct coordinator_returned, link);
-        proto_list_remove(&r->link);
-        proto_list_push(&seen, &r->link);
+    struct common_list *keepers = &sessions->returns->keepers, seen;
+    common_list_init(&seen);
+    for (uint32_t i = 0; i < TICK_MAX && !common_list_empty(keepers); i++) {
+        struct coordinator_returned *r = common_list_entry(keepers->next, struct coordinator_returned, link);
+        common_list_remove(&r->link);
+        common_list_push(&seen, &r->link);
         look_at(r->s, r);
     }
-    while (!proto_list_empty(&seen)) { // behind those that were not looked at
-        struct proto_list *link = seen.next;
-        proto_list_remove(link);
-        proto_list_push(keepers, link);
+    while (!common_list_empty(&seen)) { // behind those that were not looked at
+        struct common_list *link = seen.next;
+        common_list_remove(link);
+        common_list_push(keepers, link);
     }
 }
 
@@ -290,7 +290,7 @@ void coordinator_returned_session_gone(struct coordinator_session *s)
 void coordinator_returned_init(struct coordinator_sessions *sessions)
 {
     sessions->returns = coordinator_alloc(sizeof(*sessions->returns));
-    proto_list_init(&sessions->returns->keepers);
+    common_list_init(&sessions->returns->keepers);
 }
 
 void coordinator_returned_fini(struct coordinator_sessions *sessions)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sync/telling.h"
 
-#include "common/log.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/table.h"
 #include "coordinator/store/store.h"
 #include "coordinator/sync/failover.h"
 #include "coordinator/sync/returned.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 #define PAGE_CHUNKS 1024
 // Of one RowsCommit: a worker looks at each of them, and does nothing else meanwhile (some 10 ms).

@@ -9,7 +9,7 @@
 #define COORDINATOR_TELLING_H
 
 #include "coordinator/session/session.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 enum coordinator_telling_stage {
     COORDINATOR_TELLING_LAYOUT,

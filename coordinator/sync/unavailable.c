@@ -8,7 +8,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sync/named.h"
 #include "coordinator/sync/repair.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 static void name_holders(const struct coordinator_chunk *chunk, struct proto_status *status)
 {

@@ -4,14 +4,15 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/table.h"
 #include "coordinator/store/store.h"
 #include "coordinator/sync/dropping.h"
+#include "coordinator/sync/moving.h"
 #include "coordinator/sync/news.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/returned.h"
@@ -19,7 +20,7 @@
 enum { WINDOW = 64, WINDOW_ONE = 4 }; // messages under way: of a visit; of one for a session
 
 #define TO(state) (1u << COORDINATOR_VISIT_##state)
-const struct coordinator_machine coordinator_visit_machine = {
+const struct common_machine coordinator_visit_machine = {
     .name = "visit",
     .n = COORDINATOR_VISIT_STATES,
     .states = {"asking", "storing", "telling", "settling", "over"},
@@ -35,7 +36,7 @@ const struct coordinator_machine coordinator_visit_machine = {
 
 void coordinator_visit_set_state(struct coordinator_visit *v, enum coordinator_visit_state state)
 {
-    coordinator_machine_move(&coordinator_visit_machine, v->state, state);
+    common_machine_move(&coordinator_visit_machine, v->state, state);
     v->state = state;
 }
 
@@ -206,8 +207,8 @@ static void tell_drop(struct coordinator_visit *v)
     m.life = coordinator_store_life(v->sessions->store);
     m.claim = true;
     const struct coordinator_session *s = coordinator_session_any(v->sessions, m.session);
-    if (s && is_part_of(s, v->w))
-        return; // it has become a member since, or a later page named what it keeps
+    if (s && (is_part_of(s, v->w) || coordinator_moves_store(s, v->w)))
+        return; // it has become a member since, or is about to, or a later page named what it keeps
     v->in_flight++;
     coordinator_worker_call(v->w, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base, call_told, v);
 }

@@ -4,10 +4,10 @@
 #ifndef COORDINATOR_VISIT_H
 #define COORDINATOR_VISIT_H
 
-#include "coordinator/machine.h"
+#include "common/loop/machine.h"
 #include "coordinator/sync/telling.h"
 
-extern const struct coordinator_machine coordinator_visit_machine;
+extern const struct common_machine coordinator_visit_machine;
 
 enum coordinator_visit_state {
     COORDINATOR_VISIT_ASKING,

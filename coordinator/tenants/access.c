@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/tenants/access.h"
 
-#include "proto/codec.h"
+#include "proto/wire/codec.h"
 
 #define R (1u << PROTO_ACCESS_READ_ONLY)
 #define U (1u << PROTO_ACCESS_USER)

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/access.h"
-#include "proto/rpc.h"
+#include "proto/rights/access.h"
+#include "proto/rpc/rpc.h"
 
 // Whether the table has the method at all: all that clients may call are in it, others nobody may.
 bool coordinator_access_known(uint32_t method);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/store/store.h"
 
 const char *const coordinator_quota_names[COORDINATOR_QUOTAS] = {

@@ -19,7 +19,7 @@
 
 #include "coordinator/tenants/rate.h"
 #include "coordinator/tenants/tenants.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 enum coordinator_quota_kind {
     COORDINATOR_QUOTA_BYTES,

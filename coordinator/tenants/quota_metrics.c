@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/tenants/quota_metrics.h"
 
-#include "common/clock.h"
-#include "common/metrics.h"
+#include "common/base/clock.h"
+#include "common/metrics/metrics.h"
 
 struct sums { // of one label
     uint64_t used[COORDINATOR_QUOTAS], max[COORDINATOR_QUOTAS], refused[COORDINATOR_QUOTAS], steps;

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/store/store.h"
 
 struct filled { // of one tenant, in a reply

@@ -16,7 +16,7 @@
 
 #include "coordinator/core.h"
 #include "coordinator/tenants/tokens.h"
-#include "proto/access.h"
+#include "proto/rights/access.h"
 
 #define COORDINATOR_TENANTS_MAX 4096u
 

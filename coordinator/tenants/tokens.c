@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/random.h"
-#include "common/secret.h"
+#include "common/base/random.h"
+#include "common/secure/secret.h"
 
 #define PREFIX "bt_"
 

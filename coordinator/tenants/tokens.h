@@ -9,9 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 #include "coordinator/store/store.h"
-#include "proto/access.h"
+#include "proto/rights/access.h"
 
 #define COORDINATOR_TOKENS_MAX    4096u
 #define COORDINATOR_TOKEN_CHARS   46    // of a token

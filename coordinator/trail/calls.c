@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 #include "coordinator/tenants/quota.h"
-#include "proto/codec.h"
+#include "proto/wire/codec.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 #define CHANGES      COORDINATOR_TRAIL_CHANGES

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
-#include "common/trail_form.h"
+#include "common/base/status.h"
+#include "common/trail/trail_form.h"
 #include "proto/banyan.pb-c.h"
 
 enum coordinator_trail_kind {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 const char *coordinator_trail_address(const char *peer)
 {

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define COORDINATOR_TRAIL_FLOOD_MOST    16 // records of a window
 #define COORDINATOR_TRAIL_FLOOD_HOST    8  // of these, of one host

@@ -5,15 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/base/list.h"
 #include "coordinator/core.h"
-#include "proto/list.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 #define GRAIN_NS (10 * COMMON_NS_PER_MS) // answers leave together at its multiples
 
 struct answer {
-    struct proto_list link;
+    struct common_list link;
     struct proto_request *request;
     uint64_t number, due_ns;
     bool must;
@@ -21,8 +21,8 @@ struct answer {
 };
 
 struct coordinator_trail_kept {
-    struct proto_list answers; // by number
-    struct proto_list lost;    // that fail at the end of this turn
+    struct common_list answers; // by number
+    struct common_list lost;    // that fail at the end of this turn
     struct common_timer *timer;
     struct common_deferred *fail;
     uint64_t timer_ns; // when it runs; 0: it does not
@@ -32,7 +32,7 @@ static void leave(struct answer *a, enum common_code code)
 {
     static const char *const why[] = {"is not in the audit log", "is not in the audit log yet"};
     struct proto_status status;
-    proto_list_remove(&a->link);
+    common_list_remove(&a->link);
     if (code == COMMON_OK || !a->must) {
         proto_request_release(a->request);
     } else {
@@ -46,9 +46,9 @@ static void leave(struct answer *a, enum common_code code)
     free(a);
 }
 
-static struct answer *first_of(const struct proto_list *list)
+static struct answer *first_of(const struct common_list *list)
 {
-    return proto_list_empty(list) ? NULL : (struct answer *)(void *)list->next;
+    return common_list_empty(list) ? NULL : (struct answer *)(void *)list->next;
 }
 
 static void fail_lost(void *arg)
@@ -71,7 +71,7 @@ static void on_due(void *arg)
     struct coordinator_trail_kept *kept = arg;
     uint64_t now = common_clock_ns(), next = UINT64_MAX;
     kept->timer_ns = 0;
-    for (struct proto_list *at = kept->answers.next, *after; at != &kept->answers; at = after) {
+    for (struct common_list *at = kept->answers.next, *after; at != &kept->answers; at = after) {
         struct answer *a = (struct answer *)(void *)at;
         after = at->next;
         if (a->due_ns <= now)
@@ -86,8 +86,8 @@ static void on_due(void *arg)
 enum common_code coordinator_trail_kept_new(struct common_loop *loop, struct coordinator_trail_kept **out)
 {
     struct coordinator_trail_kept *kept = coordinator_alloc(sizeof *kept);
-    proto_list_init(&kept->answers);
-    proto_list_init(&kept->lost);
+    common_list_init(&kept->answers);
+    common_list_init(&kept->lost);
     enum common_code code = common_timer_new(loop, on_due, kept, &kept->timer);
     if (code == COMMON_OK)
         code = common_deferred_new(loop, fail_lost, kept, &kept->fail);
@@ -106,7 +106,7 @@ void coordinator_trail_kept_add(struct coordinator_trail_kept *kept, struct prot
     *a = (struct answer){
         .request = request, .number = number, .due_ns = due_ns - due_ns % GRAIN_NS, .must = must};
     snprintf(a->trouble, sizeof a->trouble, "%s", trouble);
-    proto_list_push(number ? &kept->answers : &kept->lost, &a->link);
+    common_list_push(number ? &kept->answers : &kept->lost, &a->link);
     if (number)
         wait_until(kept, a->due_ns);
     else
@@ -137,7 +137,7 @@ void coordinator_trail_kept_free(struct coordinator_trail_kept *kept)
 {
     if (!kept)
         return;
-    assert(proto_list_empty(&kept->answers) && proto_list_empty(&kept->lost));
+    assert(common_list_empty(&kept->answers) && common_list_empty(&kept->lost));
     common_deferred_free(kept->fail);
     common_timer_free(kept->timer);
     free(kept);

@@ -7,9 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "common/status.h"
-#include "proto/rpc.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
+#include "proto/rpc/rpc.h"
 
 struct coordinator_trail_kept; // opaque
 

@@ -6,16 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/trail_writer.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
+#include "common/trail/trail_writer.h"
 #include "coordinator/events.h"
 #include "coordinator/trail/calls.h"
 #include "coordinator/trail/flood.h"
 #include "coordinator/trail/kept.h"
-#include "proto/codec.h"
-#include "proto/event.h"
-#include "proto/status.h"
+#include "proto/model/event.h"
+#include "proto/rpc/status.h"
+#include "proto/wire/codec.h"
 
 #define HEAD_NS  (3600 * COMMON_NS_PER_S) // between two lines of the log with the head of the chain
 #define HANGS_NS (1 * COMMON_NS_PER_S)    // a record has waited so long: its disk hangs

@@ -3,7 +3,7 @@
 // and with which result. "trail" in the code: "audit" is the name of steps that are computed again
 // (steps/audit.h).
 //
-//   server: answered, refusing ──▶ calls.h: what is recorded ──▶ flood.h: tries that were refused ──▶ common/trail_writer.h
+//   server: answered, refusing ──▶ calls.h: what is recorded ──▶ flood.h: tries that were refused ──▶ trail_writer.h
 //   events.h: workers, the coordinator's own acts ──────────────────────────────────────────────────▶       │
 //                            answer ◀── kept.h: answers that wait for their records ◀── written ────────────┘
 //
@@ -15,11 +15,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/status.h"
-#include "common/trail.h"
+#include "common/base/status.h"
+#include "common/trail/trail.h"
 #include "coordinator/core.h"
 #include "coordinator/tenants/tenants.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct coordinator_trail;
 

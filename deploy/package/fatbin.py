@@ -4,10 +4,11 @@
 
     fatbin.py 80,90 FROM TO
 
-nvcc puts a "fat binary" behind each other for each compiled file: a header, then entries, one an architecture, each with a
-header of its own and its code, mostly compressed. The driver takes one entry by the headers and reads that one's code. Here
-the code of all others becomes zeros, which compress to nothing; headers, sizes and places stay. In the section
-__nv_relfatbin, which serves a linker alone, the code of all entries does.
+nvcc puts a "fat binary" behind each other for each compiled file: a header, then entries, one an
+architecture, each with a header of its own and its code, mostly compressed. The driver takes one entry by the
+headers and reads that one's code. Here the code of all others becomes zeros, which compress to nothing;
+headers, sizes and places stay. In the section __nv_relfatbin, which serves a linker alone, the code of all
+entries does.
 
     fat binary   0: 0xba55ed50  4: version, u16  6: header's bytes, u16  8: bytes of all entries, u64
     entry        0: kind, u16 (1: PTX, 2: machine code)  2: version, u16  4: header's bytes, u32  8: bytes of code, u64

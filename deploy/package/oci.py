@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Packs folders into an image for containers, one layer each: an OCI image layout (image-spec 1.0) as a tar file, which
-has Docker's manifest.json beside the index, so that 'docker load' and 'podman load' take it, too.
+"""Packs folders into an image for containers, one layer each: an OCI image layout (image-spec 1.0) as a tar
+file, which has Docker's manifest.json beside the index, so that 'docker load' and 'podman load' take it, too.
 
     oci.py --version V --revision HASH --epoch SECONDS --machine x86_64 --out FILE FOLDER...
 
@@ -54,7 +54,8 @@ def add(archive, name, epoch, data=None, mode=None, owner=0):
 
 
 def pack_layer(folder, epoch):
-    """The bytes of a layer's tar file. What is neither a file nor a folder has no place in an image of ours."""
+    """The bytes of a layer's tar file. What is neither a file nor a folder has no place in an image of
+    ours."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path in sorted(folder.rglob("*")):

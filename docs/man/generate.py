@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the manual pages, in mdoc(7), from what cannot differ from the programs: their tables of options (PROGRAM --tables),
-docs/reference/exit-codes.md, and the comments of client/banyan.h. The rest stands in the templates beside this file, where
-a line .\\" @NAME@ is replaced.
+"""Makes the manual pages, in mdoc(7), from what cannot differ from the programs: their tables of options
+(PROGRAM --tables), docs/reference/exit-codes.md, and the comments of client/banyan.h. The rest stands in the
+templates beside this file, where a line .\\" @NAME@ is replaced.
 
     generate.py SOURCE VERSION OUT TABLES...    SOURCE: the repository; TABLES: files, one of each program
 """

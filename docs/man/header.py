@@ -39,8 +39,8 @@ def comment_text(lines):
 
 
 def statements(lines, indent=0, end=";"):
-    """(comment lines, code, comment behind it, whether an empty line follows) for each declaration. A comment that is
-    indented deeper than a declaration goes on with the comment behind it."""
+    """(comment lines, code, comment behind it, whether an empty line follows) for each declaration. A comment
+    that is indented deeper than a declaration goes on with the comment behind it."""
     before, code, behind, depth = [], [], [], 0
     found = []
     for line in lines:

@@ -6,7 +6,8 @@
                            and writes OUT/mkdocs.yml: the order of the pages is that of docs/README.md
     build_site.py check HTML     every link of the site leads to a page, and to a heading that it has
 
-Pages are written for GitHub. `rendered` alters what MkDocs' Markdown reads otherwise; nothing else is altered.
+Pages are written for GitHub. `rendered` alters what MkDocs' Markdown reads otherwise; nothing else is
+altered.
 """
 import html.parser
 import os
@@ -38,8 +39,8 @@ def cell(line):
 
 
 def rendered(text):
-    """The page as MkDocs' Markdown reads it: blocks begin after an empty line, and what belongs to an item of a list is four
-    columns in."""
+    """The page as MkDocs' Markdown reads it: blocks begin after an empty line, and what belongs to an item of
+    a list is four columns in."""
     out, fence, before = [], None, ""
     for line in text.split("\n"):
         mark = re.match(r"( *)(```+|~~~+)(\w*)", line)
@@ -68,7 +69,8 @@ def rendered(text):
 
 
 def target_of(root, name, target, files):
-    """The file that a link leads to, as a path in the tree; a folder's is its README.md. None: it leads elsewhere."""
+    """The file that a link leads to, as a path in the tree; a folder's is its README.md. None: it leads
+    elsewhere."""
     path = target.partition("#")[0]
     if re.match(r"[a-z]+:", target) or not path:
         return None

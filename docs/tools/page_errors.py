@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reference/errors.md: canonical codes from client/banyan.h, banyanctl's exit codes, and the reasons from wire.md."""
+"""reference/errors.md: canonical codes from client/banyan.h, banyanctl's exit codes, and the reasons from
+wire.md."""
 import os
 import re
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reference/events.md: what `banyanctl events` shows, from proto/event.h."""
+"""reference/events.md: what `banyanctl events` shows, from proto/model/event.h."""
 import os
 import re
 
@@ -9,11 +9,11 @@ KIND = re.compile(r'X\((\w+), "([a-z-]+)", (\d+), (\d+),\s*"((?:[^"\\]|\\.)*)"\)
 
 
 def kinds(root):
-    with open(os.path.join(root, "proto/event.h"), encoding="utf-8") as file:
+    with open(os.path.join(root, "proto/model/event.h"), encoding="utf-8") as file:
         text = file.read().replace("\\\n", "\n")
     found = KIND.findall(text[text.index("PROTO_EVENT_KINDS(X)"):])
     if not found:
-        raise SystemExit("page_events.py: proto/event.h has no table of kinds")
+        raise SystemExit("page_events.py: proto/model/event.h has no table of kinds")
     return [(name, int(most), int(seconds), about) for _, name, most, seconds, about in found]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """reference/metrics.md: every family of /metrics, from the sources that make them.
 
-A family is a string "banyan_…" or "process_…" with its help text, directly behind it or in a variable of that file. Where a
-source has another form, this stops with its place, so that no family is left out in silence.
+A family is a string "banyan_…" or "process_…" with its help text, directly behind it or in a variable of that
+file. Where a source has another form, this stops with its place, so that no family is left out in silence.
 """
 import os
 import re
@@ -15,7 +15,8 @@ FAMILY = re.compile(rf'"((?:banyan|process)_[a-z0-9_]+)",\s*(?:\.help\s*=\s*)?((
 NAMED = re.compile(r'"(?:banyan|process)_[a-z0-9_]+"')
 KIND = re.compile(r"(?:COMMON_METRIC_)?(COUNTER|GAUGE|INFO|HISTOGRAM|counter|gauge)\b")
 LABEL = re.compile(r'\.label2?\s*=\s*"(\w+)"')
-# Labels that a source sets elsewhere than beside the name; tests/deploy/metrics_test.py compares all with the daemons.
+# Labels that a source sets elsewhere than beside the name; tests/deploy/metrics_test.py compares all with the
+# daemons.
 LABELS = {"banyan_part_seconds": ["part"], "banyan_rpc_failures_total": ["code"], "banyan_step_failures_total": ["code"]}
 for _name in ("used", "max", "refused_total"):
     LABELS[f"banyan_quota_{_name}"], LABELS[f"banyan_limit_{_name}"] = ["tenant", "quota"], ["limit"]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reference/python-api.md: the public names of the Python package, with their docstrings. The sources are parsed, not run."""
+"""reference/python-api.md: the public names of the Python package, with their docstrings. The sources are
+parsed, not run."""
 import ast
 import inspect
 import os
@@ -23,7 +24,8 @@ class Module:
 
 
 def public(root, folder):
-    """(docstring of the package, [(name, node)] of its __all__, in the order of the files that define them)"""
+    """(docstring of the package, [(name, node)] of its __all__, in the order of the files that define
+    them)"""
     init = Module(os.path.join(root, folder, "__init__.py"))
     names, homes = [], {}
     for node in init.tree.body:
@@ -125,7 +127,8 @@ def lineage(node, module):
 
 
 def members(name, classes):
-    """Public methods and properties, in order; of overloads the last, and the class itself before its bases."""
+    """Public methods and properties, in order; of overloads the last, and the class itself before its
+    bases."""
     last, seen = {}, set()
     for node in classes:
         own = {}

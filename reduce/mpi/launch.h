@@ -6,7 +6,7 @@
 #include <mpi.h>
 #include <stdbool.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 struct mpi_launch {
     MPI_Comm comm; // of our own; errors are returned

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 struct head {
     struct mpi_message_key key;

@@ -9,7 +9,7 @@
 #ifndef REDUCE_MPI_MESSAGE_H
 #define REDUCE_MPI_MESSAGE_H
 
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 
 #define MPI_MESSAGE_VERSION 1u
 #define MPI_MESSAGE_TEXTS                                                                                    \

@@ -64,12 +64,3 @@ int mpi_requests_test(struct mpi_requests *all, void (*ended)(void *item, const 
     all->n = kept;
     return MPI_SUCCESS;
 }
-
-void mpi_requests_free(struct mpi_requests *all)
-{
-    free(all->requests);
-    free(all->items);
-    free(all->statuses);
-    free(all->done);
-    *all = (struct mpi_requests){0};
-}

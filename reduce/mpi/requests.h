@@ -21,6 +21,5 @@ int mpi_requests_find(const struct mpi_requests *all, const void *item);        
 
 // Takes out what is completed and calls `ended` for each, which may not touch `all`. Returns MPI's code.
 int mpi_requests_test(struct mpi_requests *all, void (*ended)(void *item, const MPI_Status *status));
-void mpi_requests_free(struct mpi_requests *all);
 
 #endif

@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blob.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/memory/blob.h"
 #include "reduce/mpi/launch.h"
 #include "reduce/mpi/message.h"
 #include "reduce/mpi/requests.h"

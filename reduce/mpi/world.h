@@ -10,7 +10,7 @@
 #ifndef REDUCE_MPI_WORLD_H
 #define REDUCE_MPI_WORLD_H
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "reduce/carrier.h"
 #include "reduce/module.h"
 

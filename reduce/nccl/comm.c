@@ -8,14 +8,14 @@
 // and no thread may be inside NCCL when the communicator is aborted.
 #include "reduce/nccl/comm_private.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
+#include "common/loop/machine.h"
 #include "reduce/nccl/quiet.h"
 
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -108,16 +108,20 @@ static void fail_work(struct nccl_comm *comm, struct nccl_work *work)
 // ---- state --------------------------------------------------------------------------------------
 
 #define TO(state) (1u << NCCL_COMM_##state)
-static const unsigned transitions[NCCL_COMM_STATES] = {
-    [NCCL_COMM_FORMING] = TO(READY) | TO(BROKEN),
-    [NCCL_COMM_READY] = TO(BROKEN),
-    [NCCL_COMM_BROKEN] = 0,
+static const struct common_machine comm_machine = {
+    .name = "communicator",
+    .n = NCCL_COMM_STATES,
+    .states = {"forming", "ready", "broken"},
+    .next = {[NCCL_COMM_FORMING] = TO(READY) | TO(BROKEN),
+             [NCCL_COMM_READY] = TO(BROKEN),
+             [NCCL_COMM_BROKEN] = 0},
 };
+#undef TO
 
 static void set_state(struct nccl_comm *comm, enum nccl_comm_state state, const struct common_error *why)
 {
     pthread_mutex_lock(&comm->lock);
-    assert(transitions[comm->state] & (1u << state));
+    common_machine_move(&comm_machine, comm->state, state);
     comm->state = state;
     comm->was_ready |= state == NCCL_COMM_READY;
     if (why)

@@ -11,8 +11,8 @@
 #ifndef REDUCE_NCCL_COMM_H
 #define REDUCE_NCCL_COMM_H
 
-#include "common/blob.h"
-#include "common/loop.h"
+#include "common/loop/loop.h"
+#include "common/memory/blob.h"
 #include "kernels/device.h"
 #include "reduce/nccl/layout.h"
 

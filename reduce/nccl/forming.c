@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "kernels/partial.h"
 #include "reduce/nccl/comm_private.h"
 #include "reduce/nccl/quiet.h"

@@ -15,17 +15,17 @@
 // missing rank 0 gives the communicator up and forms another.
 #include "reduce/nccl/group.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/log.h"
-#include "common/random.h"
-#include "common/secret.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
+#include "common/loop/machine.h"
+#include "common/secure/secret.h"
 #include "kernels/partial.h"
 #include "reduce/nccl/quiet.h"
 #include "reduce/tree.h"
@@ -112,32 +112,36 @@ bool nccl_engine_lost(struct common_error *err)
 // ---- state --------------------------------------------------------------------------------------
 
 #define TO(state) (1u << NCCL_GROUP_##state)
-static const unsigned group_transitions[NCCL_GROUP_STATES] = {
-    [NCCL_GROUP_NONE] = TO(NONE) | TO(FORMING),
-    [NCCL_GROUP_FORMING] = TO(TOLD) | TO(BROKEN) | TO(NONE),
-    [NCCL_GROUP_TOLD] = TO(ALL_IN) | TO(BROKEN) | TO(NONE),
-    [NCCL_GROUP_ALL_IN] = TO(TOLD) | TO(BROKEN) | TO(NONE),
-    [NCCL_GROUP_BROKEN] = TO(NONE),
+static const struct common_machine group_machine = {
+    .name = "group",
+    .n = NCCL_GROUP_STATES,
+    .states = {"none", "forming", "told", "all in", "broken"},
+    .next = {[NCCL_GROUP_NONE] = TO(NONE) | TO(FORMING),
+             [NCCL_GROUP_FORMING] = TO(TOLD) | TO(BROKEN) | TO(NONE),
+             [NCCL_GROUP_TOLD] = TO(ALL_IN) | TO(BROKEN) | TO(NONE),
+             [NCCL_GROUP_ALL_IN] = TO(TOLD) | TO(BROKEN) | TO(NONE),
+             [NCCL_GROUP_BROKEN] = TO(NONE)},
 };
 #undef TO
 
 static void group_set_state(struct nccl_group *group, enum nccl_group_state state)
 {
-    assert(group_transitions[group->state] & (1u << state));
+    common_machine_move(&group_machine, group->state, state);
     group->state = state;
 }
 
 #define TO(state) (1u << NCCL_OP_##state)
-static const unsigned op_transitions[NCCL_OP_STATES] = {
-    [NCCL_OP_TREE] = TO(NUMBERS) | TO(OVER),
-    [NCCL_OP_NUMBERS] = TO(OVER),
-    [NCCL_OP_OVER] = 0,
+static const struct common_machine op_machine = {
+    .name = "operation",
+    .n = NCCL_OP_STATES,
+    .states = {"tree", "numbers", "over"},
+    .next = {[NCCL_OP_TREE] = TO(NUMBERS) | TO(OVER), [NCCL_OP_NUMBERS] = TO(OVER), [NCCL_OP_OVER] = 0},
 };
 #undef TO
 
 static void op_set_state(struct nccl_op *op, enum nccl_op_state state)
 {
-    assert(op_transitions[op->state] & (1u << state));
+    common_machine_move(&op_machine, op->state, state);
     op->state = state;
 }
 

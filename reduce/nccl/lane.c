@@ -16,7 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/loop/machine.h"
 #include "kernels/partial.h"
 
 #define BYTES_MAX ((size_t)1 << 20) // of a step's partials
@@ -310,16 +311,19 @@ static enum common_code lane_capture(struct nccl_room *room, const struct nccl_l
 }
 
 #define TO(state) (1u << NCCL_GRAPH_##state)
-static const unsigned graph_transitions[NCCL_GRAPH_STATES] = {
-    [NCCL_GRAPH_FREE] = TO(SEEN),
-    [NCCL_GRAPH_SEEN] = TO(CAPTURED) | TO(SEEN),
-    [NCCL_GRAPH_CAPTURED] = TO(SEEN),
+static const struct common_machine graph_machine = {
+    .name = "graph",
+    .n = NCCL_GRAPH_STATES,
+    .states = {"free", "seen", "captured"},
+    .next = {[NCCL_GRAPH_FREE] = TO(SEEN),
+             [NCCL_GRAPH_SEEN] = TO(CAPTURED) | TO(SEEN),
+             [NCCL_GRAPH_CAPTURED] = TO(SEEN)},
 };
 #undef TO
 
 static void graph_set_state(struct nccl_graph *graph, enum nccl_graph_state state)
 {
-    assert(graph_transitions[graph->state] & (1u << state));
+    common_machine_move(&graph_machine, graph->state, state);
     graph->state = state;
 }
 

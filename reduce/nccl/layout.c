@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/blob.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
+#include "common/memory/blob.h"
 #include "kernels/partial.h"
 
 static size_t args_bytes(uint32_t items, uint32_t ranks, size_t *children_at)

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 #include "reduce/nccl/args.h"
 
 struct nccl_layout {

@@ -5,7 +5,7 @@
 
 #include <nccl.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 // Name without "nccl", result, parameters.
 #define NCCL_FUNCTIONS(X)                                                                                    \

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LOOK_NS (5 * COMMON_NS_PER_MS) // how often who waits looks at its *stop
 

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "reduce/nccl/comm_private.h"
 
 #define SPIN_NS                                                                                              \

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/attention gives figures that say what they should, and says what is wrong with its input. No times."""
+"""bench/attention gives figures that say what they should, and says what is wrong with its input. No
+times."""
 
 import json
 import subprocess

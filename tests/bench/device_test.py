@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/device over a module whose device is emulated: right answers, figures that follow from the samples, and one
-sentence for what is wrong. No times.
+"""bench/device over a module whose device is emulated: right answers, figures that follow from the samples,
+and one sentence for what is wrong. No times.
 
     device_test.py BENCH PEERS MODULE WRONG    WRONG: a module whose answers are wrong
 """

@@ -10,9 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/daemon.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/cli/daemon.h"
+#include "common/hash/hash.h"
 #include "tests/chaos/net.h"
 #include "tests/chaos/stores.h"
 #include "tests/e2e/support.h"
@@ -65,8 +65,8 @@ static void sleep_draw(struct faults *f, unsigned from, unsigned to)
 
 // ---- the cluster ------------------------------------------------------------------------------------------
 
-// The last NET_HOSTS workers live on hosts where there are any: TCP between them and all others. The others' edges
-// are unix sockets with the proxy before them.
+// The last NET_HOSTS workers live on hosts where there are any: TCP between them and all others. The others'
+// edges are unix sockets with the proxy before them.
 static void add_worker(struct faults *f, int i)
 {
     int host = f->options.hosts ? i - (FAULTS_WORKERS - NET_HOSTS) : -1;
@@ -102,7 +102,7 @@ static void add_worker(struct faults *f, int i)
 
 struct faults *faults_start(const struct faults_options *options)
 {
-    // A chunk gets no new copy while somebody has a ticket for positions in it that are not committed
+    // A chunk gets no new copy while a client has a ticket for positions in it that are not committed
     static const char *args[] = {"--ticket-life", "3s", "--heartbeat", NULL, NULL};
     // Measured speeds would put all of a session on one worker; the tests want it on all of them
     static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
@@ -216,7 +216,7 @@ static bool kill_worker(struct faults *f, struct load *load, int sig)
         memory_goes(f, load, 1); // of sessions that began meanwhile, too
         harness_cluster_signal(f->cluster, other, SIGKILL);
     }
-    if (coordinator) { // before, while or after it strikes off what is lost
+    if (coordinator) { // before, while or after it removes what is lost
         sleep_draw(f, 0, 400);
         harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, SIGKILL);
     }
@@ -233,8 +233,8 @@ static bool stop_daemon(struct faults *f, uint32_t who)
     return true;
 }
 
-// Long enough to be struck off; then the coordinator starts anew from its store while the worker is back, with what it
-// had before.
+// Long enough to be removed; then the coordinator restarts from its store while the worker is back, with what
+// it had before.
 static bool stop_and_forget(struct faults *f, uint32_t who)
 {
     harness_cluster_signal(f->cluster, who, SIGSTOP);
@@ -251,8 +251,9 @@ static bool kill_coordinator(struct faults *f)
     return faults_start_again(f, HARNESS_COORDINATOR);
 }
 
-// SIGTERM, and SIGSTOP so soon that it is still ending, or SIGSTOP first; a supervisor that does not wait for its end starts
-// the next one at once, and again while it is refused. Then the old one goes on, or is killed. Or it is not stopped at all.
+// SIGTERM, and SIGSTOP so soon that it is still ending, or SIGSTOP first; a supervisor that does not wait for
+// its end starts the next one at once, and again while it is refused. Then the old one goes on, or is killed.
+// Or it is not stopped at all.
 static bool supervise(struct faults *f)
 {
     enum { NOT_STOPPED, STOPPED_FIRST, STOPPED_AFTER, KILLED_THEN, HOWS };
@@ -341,9 +342,9 @@ static bool reset_links(struct faults *f)
     return true;
 }
 
-// One end is reset and the other swallowed for a while, as by a firewall that has forgotten a link; or both stay and
-// nothing goes through. Shorter than a silent process is waited for (docs/reference/wire.md, keep-alive), and than it takes
-// to miss three heartbeats.
+// One end is reset and the other swallowed for a while, as by a firewall that has forgotten a link; or both
+// stay and nothing goes through. Shorter than a silent process is waited for (docs/reference/wire.md,
+// keep-alive), and than it takes to miss three heartbeats.
 static bool half_open(struct faults *f)
 {
     int routes[2];
@@ -389,7 +390,7 @@ static bool full_disk(struct faults *f, struct load *load)
     load_store_full(load, true);
     store_is_full(f, true);
     sleep_draw(f, 100, 1500);
-    if (faults_draw(f, 3) == 0) // what was refused does not come back, what was told does
+    if (faults_draw(f, 3) == 0) // what was refused does not come back, what was acknowledged does
         harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, SIGKILL);
     bool back =
         harness_cluster_pid(f->cluster, HARNESS_COORDINATOR) || faults_start_again(f, HARNESS_COORDINATOR);
@@ -399,8 +400,8 @@ static bool full_disk(struct faults *f, struct load *load)
     return back;
 }
 
-// Chunks and sessions that are small still get bytes, others and their logs that are written anew do not. What is
-// refused is not there, what was acknowledged is, whether there is room again or the worker dies.
+// Chunks and sessions that are small still get bytes, others and their logs that are rewritten do not. What
+// is refused is not there, what was acknowledged is, whether there is room again or the worker dies.
 static bool full_store(struct faults *f, struct load *load, uint32_t who)
 {
     load_store_full(load, true);
@@ -413,8 +414,8 @@ static bool full_store(struct faults *f, struct load *load, uint32_t who)
     } else {
         limit_files(f, who, UINT64_MAX);
     }
-    // What could be told again is written within a second. Until then the files do not know of chunks that were placed
-    // there and are empty, and a coordinator that starts anew cannot tell that they were (docs/operating/store.md).
+    // What could be sent again is written within a second. Until then the files lack chunks that were placed
+    // there and are empty, and a restarted coordinator cannot tell that they were (docs/operating/store.md).
     support_sleep_ms(2500);
     load_store_full(load, false);
     return back;

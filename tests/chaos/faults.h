@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster whose daemons, links and disk are disturbed, from a seed. Between it and the clients stands a proxy
-// (tests/harness/proxy.h); where there are namespaces (net.h) two of the four workers live on hosts of their own.
+// A cluster whose daemons, links and disk are disturbed, from a seed. Between it and the clients stands a
+// proxy (tests/harness/proxy.h); where there are namespaces (net.h) two of the four workers live on hosts of
+// their own.
 #ifndef TESTS_CHAOS_FAULTS_H
 #define TESTS_CHAOS_FAULTS_H
 
@@ -21,7 +22,7 @@ enum fault_class {
     FAULT_SUPERVISE, // it ends, stopped in the middle or not, and the next one is started at once
     FAULT_SLOW_DISK, // of the coordinator's store, and sometimes it ends meanwhile
     FAULT_RESET,     // links end with a reset
-    FAULT_HALF_OPEN, // one end is reset and the other does not hear of it; or both stay, and nothing goes through
+    FAULT_HALF_OPEN, // one end is reset and the other does not see it; or both stay, and nothing goes through
     FAULT_FULL_DISK, // of the coordinator's store
     FAULT_PARTITION, // of network namespaces
     FAULT_RESTART_ALL,
@@ -48,8 +49,9 @@ struct harness_cluster *faults_cluster(struct faults *faults);
 const char *faults_endpoint(struct faults *faults, int client);
 bool faults_has(const struct faults *faults, enum fault_class which);
 
-// Disturbs once, and sets right what it has done. A fault by which memory is lost waits first until all sessions have
-// their copies, and of the others every second one. False: a daemon did not come back, or the sessions did not get whole; told on stderr.
+// Disturbs once, and sets right what it has done. A fault by which memory is lost waits first until all
+// sessions have their copies, and of the others every second one. False: a daemon did not come back, or the
+// sessions did not get whole; reported on stderr.
 bool faults_make(struct faults *faults, struct load *load, enum fault_class which);
 // Waits until all workers are there for the coordinator.
 bool faults_over(struct faults *faults);

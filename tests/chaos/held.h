@@ -23,8 +23,8 @@ struct held {
     bool must_empty;  // rows are gone: a truncate to 0 comes first
 };
 
-// Creates session `number`. Their layers, types and members differ, and their holders where replicas is 0. Fails the
-// test when it cannot.
+// Creates session `number`. Their layers, types and members differ, and their holders where replicas is 0.
+// Fails the test when it cannot.
 void held_make(struct held *h, banyan_client *client, uint64_t number, uint32_t replicas, uint64_t seed);
 // `session` is a fork of h with so many tokens, and other bytes to come.
 void held_fork(struct held *to, const struct held *h, banyan_session *session, uint64_t length,
@@ -34,8 +34,9 @@ void held_forget(struct held *h, uint64_t length, uint64_t seed);
 void held_free(struct held *h); // and closes the session
 
 unsigned held_replicas(const struct held *h);
-// Ranges that an error names are in order, not empty, and lie in what the session has or may have. all_gone: whoever
-// knew which rows there were may be gone with them, so that chunks beyond them are named, which were placed ahead.
+// Ranges that an error names are in order, not empty, and lie in what the session has or may have. all_gone:
+// the only record of which rows there were may be gone with them, so that chunks beyond them are named, which
+// were placed ahead.
 bool held_ranges_are_right(const struct held *h, bool all_gone, const banyan_error *error);
 
 #endif

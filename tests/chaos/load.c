@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "tests/chaos/held.h"
 #include "tests/e2e/support.h"
 
@@ -77,7 +77,8 @@ static bool passes(banyan_code code)
            code == BANYAN_RESOURCE_EXHAUSTED;
 }
 
-// After a call that failed: whether it is to be made again. Else the session must be emptied, or something is wrong.
+// After a call that failed: whether it is to be made again. Else the session must be emptied, or something is
+// wrong.
 static bool once_more(struct client *c, struct held *h, const char *what, banyan_code code)
 {
     if (!held_ranges_are_right(h, !covered(c, h), ERR))
@@ -221,8 +222,8 @@ static void act_contradict(struct client *c, struct held *h)
 
 // ---- attach -----------------------------------------------------------------------------------------------
 
-// Rows that were put and not committed go with their holder, also when that was only taken for lost. The service
-// says which (nothing else may be missing), and putting them again is the remedy.
+// Rows that were put and not committed go with their holder, also when that was only taken for lost. The
+// service says which (nothing else may be missing), and putting them again is the remedy.
 static bool went_with_their_holder(banyan_code code, uint64_t first, uint64_t count)
 {
     if (code != BANYAN_FAILED_PRECONDITION || strcmp(ERR->reason, "HOLE") != 0 || ERR->n_ranges == 0)
@@ -299,7 +300,8 @@ static void act_fork(struct client *c, struct held *h, struct held *to)
     uint64_t length = draw(c, h->length + 1);
     unsigned before = h->lost;
     banyan_session *session = NULL;
-    // One without a verdict may have been made: it is nameless, and goes when nobody has used it for a while
+    // One without a verdict may have been made: it is nameless, and goes when it has not been used for a
+    // while
     if (!UNTIL_VERDICT(c, h, "a fork", banyan_session_fork(h->session, length, NULL, &session, ERR)))
         return;
     held_fork(to, h, session, length, draw(c, UINT64_MAX));
@@ -366,7 +368,7 @@ static void make_whole(struct client *c, struct held *h)
                         ") has not got its copies back\n",
                         banyan_session_id(h->session), held_replicas(h), h->length);
             if (truncate_to(c, h, 0))
-                act_append(c, h); // its first chunk is placed anew
+                act_append(c, h); // its first chunk is placed again
         }
         if (waited > NO_VERDICT_NS)
             is_wrong(c, h, "it does not get its copies back", BANYAN_OK);

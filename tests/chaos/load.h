@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clients of a cluster that is being disturbed. Each thread has a client and sessions of its own, and a model of
-// what was acknowledged to it: the rows, and how many holders' copies may have gone. What must hold:
+// Clients of a cluster that is being disturbed. Each thread has a client and sessions of its own, and a model
+// of what was acknowledged to it: the rows, and how many holders' copies may have gone. What must hold:
 //   - an answer is the float64 reference's over exactly the rows that the model has;
 //   - a session of R holders of which fewer than R copies went loses nothing, and its calls end well;
 //   - one that may have lost rows says so (DATA_LOSS, or UNAVAILABLE while the holder is away), with ranges inside
@@ -20,7 +20,8 @@ struct load_options {
     uint64_t seed;
     uint32_t replicas; // of every session; 0: 1 to 3, and with types, layers and members that differ
     bool plain;        // appends and reads alone; a truncate where the room ends
-    // How long a degraded session is waited for, until its copies are made anew; then it is emptied by a truncate.
+    // How long a degraded session is waited for, until it has its copies again; then it is emptied by a
+    // truncate.
     uint64_t restore_ns;
 };
 
@@ -49,11 +50,11 @@ void load_lost(struct load *load, unsigned copies);
 void load_store_full(struct load *load, bool full);
 // The next fault comes without load_settle: sessions may have fewer copies than they should.
 void load_beyond(struct load *load);
-// Every session has all its copies, or is emptied and has them then: waits for the threads. Nothing may be disturbed
-// meanwhile. False: it takes longer than timeout_ns.
+// Every session has all its copies, or is emptied and has them then: waits for the threads. Nothing may be
+// disturbed meanwhile. False: it takes longer than timeout_ns.
 bool load_settle(struct load *load, uint64_t timeout_ns);
 void load_get(struct load *load, struct load_counts *out);
-void load_forget_pauses(struct load *load); // the longest one begins anew
+void load_forget_pauses(struct load *load); // the longest one starts again
 // NULL, or the first thing that must not be.
 const char *load_wrong(struct load *load);
 // Ends the threads, looks at every session as a whole, deletes them. False: load_wrong has something.

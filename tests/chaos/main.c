@@ -2,14 +2,15 @@
 // Real daemons under load and faults, from a seed (tests/chaos/README.md):
 //   e2e_chaos [--seed S | --stores on|off] [--minutes N] [--only CLASS] [--json]
 //   e2e_chaos --soak [--steps N] [--json] | --pauses [--json]
-// First a part without faults, to know the rate; then faults of every class in rounds, each round in another order.
+// First a part without faults, to know the rate; then faults of every class in rounds, each round in another
+// order.
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/chaos/faults.h"
 #include "tests/chaos/load.h"
 #include "tests/chaos/net.h"
@@ -18,7 +19,7 @@
 #include "tests/chaos/verdict.h"
 #include "tests/e2e/support.h"
 
-#define RESTORE_NS (20 * COMMON_NS_PER_S) // copies are made anew within that, or the session starts afresh
+#define RESTORE_NS (20 * COMMON_NS_PER_S) // copies are made again within that, or the session starts afresh
 
 static struct chaos {
     uint64_t seed;

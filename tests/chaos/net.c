@@ -82,7 +82,7 @@ const char *const *net_enter(int host)
     return hosts[host].enter;
 }
 
-// To an address of nobody's: packets go and do not arrive.
+// To an address without a host: packets go and do not arrive.
 static void mislead(int host, int about)
 {
     run("nsenter %s ip neigh replace %s lladdr 02:00:00:00:00:99 nud permanent dev eth0", hosts[host].net,

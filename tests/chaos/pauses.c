@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/chaos/faults.h"
 #include "tests/chaos/held.h"
 #include "tests/chaos/quiet.h"
@@ -19,8 +19,8 @@ static struct pauses {
     uint64_t seed;
     uint64_t kill_ms[ROUNDS], stop_ms[ROUNDS], calm_ms[ROUNDS + 1]; // the longest step of each round
     uint64_t kill_failed, stop_failed;
-    // Steps a second: before anything happens, and when all is whole after each round. And of another cluster with the
-    // same load, to which nothing happens: sessions grow, and longer ones take longer.
+    // Steps a second: before anything happens, and when all is whole after each round. And of another cluster
+    // with the same load, to which nothing happens: sessions grow, and longer ones take longer.
     uint64_t rate[ROUNDS + 1], calm_rate[ROUNDS + 1];
     uint64_t first_ms[ROUNDS], all_ms[ROUNDS]; // of the coordinator
 } pauses;

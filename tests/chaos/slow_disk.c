@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded into the daemons of a chaos run: syncs and writes of the coordinator's store take as long as the file that
-// BANYAN_SLOW_DISK names says ("sync_ms write_ms"). While there is no such file, they take as long as they take. A library
-// that is preloaded, because nothing else makes one disk slow for one process without root.
+// Preloaded into the daemons of a chaos run: syncs and writes of the coordinator's store take as long as the
+// file that BANYAN_SLOW_DISK names says ("sync_ms write_ms"). While there is no such file, they take as long
+// as they take. A library that is preloaded, because nothing else makes one disk slow for one process without
+// root.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

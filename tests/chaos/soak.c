@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/chaos/faults.h"
 #include "tests/chaos/quiet.h"
 #include "tests/e2e/support.h"

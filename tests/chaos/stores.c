@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "tests/harness/process.h"
 
 enum { PATH_BYTES = 320 };
@@ -31,7 +31,8 @@ bool stores_supported(void)
 
 static int visit(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
-    // A worker does not start where its mark is damaged: nothing of it is lost, and an operator is to see to it.
+    // A worker does not start where its mark is damaged: nothing of it is lost, and an operator is to see to
+    // it.
     bool mark = strcmp(path + ftw->base, "banyan-store") == 0;
     if (type != FTW_F || mark || st->st_size == 0 || strlen(path) >= PATH_BYTES)
         return 0;

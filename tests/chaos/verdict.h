@@ -25,9 +25,9 @@ struct verdict_run {
     size_t n_classes;
 };
 
-// No step of a session that had all its copies may fail. A run of 10 minutes or more also has each class at least 5
-// times, and with all classes a quarter of the rate without faults; a shorter one says too little of that. False: `why`
-// has a sentence.
+// No step of a session that had all its copies may fail. A run of 10 minutes or more also has each class at
+// least 5 times, and with all classes a quarter of the rate without faults; a shorter one says too little of
+// that. False: `why` has a sentence.
 bool verdict_holds(const struct verdict_run *run, char *why, size_t why_len);
 
 #endif

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/blob.h"
-#include "common/clock.h"
-#include "proto/status.h"
+#include "common/base/clock.h"
+#include "common/memory/blob.h"
+#include "proto/rpc/status.h"
 
 struct service service;
 

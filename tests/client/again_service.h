@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other side of the tests of what the library asks again: a coordinator and two workers, one server on a loop of
-// its own, that lose links, refuse tickets and lie. What a test sets is looked at when a request comes.
+// The other side of the tests of what the library asks again: a coordinator and two workers, one server on a
+// loop of its own, that lose links, refuse tickets and lie. What a test sets is looked at when a request
+// comes.
 #ifndef TESTS_CLIENT_AGAIN_SERVICE_H
 #define TESTS_CLIENT_AGAIN_SERVICE_H
 
@@ -14,9 +15,9 @@
 
 #include <stdatomic.h>
 
-#include "common/loop.h"
-#include "proto/codec.h"
-#include "proto/rpc.h"
+#include "common/loop/loop.h"
+#include "proto/rpc/rpc.h"
+#include "proto/wire/codec.h"
 
 enum {
     HEADS = 2,
@@ -25,7 +26,7 @@ enum {
     HELD_MAX = 128,    // requests that the service keeps
     OPENS_MAX = 8,     // tickets that it gives; then it has had enough
     AHEAD_CHUNKS = 4,  // what it has room for where a ticket asks for more
-    PUTS_A_WORKER = 6, // that may be under way to one worker (client/lib/peer.c)
+    PUTS_A_WORKER = 6, // that may be under way to one worker (client/lib/rows/peer.c)
 };
 
 // The coordinator takes the one and gives the other beside each ticket.
@@ -51,7 +52,7 @@ extern struct service {
     atomic_uint_least64_t incarnation; // of the session
     atomic_uint_least64_t ticket;      // the incarnation that tickets are of
     atomic_uint quarantined;           // sessions, until they are dropped
-    atomic_uint_least64_t cut;         // of the session; 0: this coordinator knows of none
+    atomic_uint_least64_t cut;         // of the session; 0: this coordinator has none
     atomic_uint truncates_refused;     // as many
     atomic_bool truncates_anyway;      // those that are refused are done, other than settling
     // What it has seen:

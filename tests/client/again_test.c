@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "client/banyan.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 static char dir[] = "/tmp/banyan-again-XXXXXX";
 
@@ -195,8 +195,8 @@ static void a_lost_drop_is_not_repeated(void **state)
     assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_QUARANTINE_DROP), 2);
 }
 
-// A worker is told no token, not even that of the token file, where the coordinator gives a pass: one whose key was stolen
-// would have it then.
+// A worker gets no token, not even that of the token file, where the coordinator gives a pass: one whose key
+// was stolen would have it then.
 static void workers_are_shown_the_pass(void **state)
 {
     (void)state;
@@ -333,7 +333,7 @@ static void a_refused_ticket_is_replaced_once(void **state)
     assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_CHUNK_PUT), 4);
 }
 
-// Holders come and go: whoever holds the rows is asked for until the time is over.
+// Holders come and go: any holder of the rows is asked for until the time is over.
 static void holders_may_change_more_than_once(void **state)
 {
     (void)state;
@@ -343,7 +343,7 @@ static void holders_may_change_more_than_once(void **state)
     assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_ATTACH_OPEN), 4);
 }
 
-// The clock of a coordinator says nothing here: its tickets are used until a worker refuses them.
+// The clock of a coordinator does not count here: its tickets are used until a worker refuses them.
 static void clocks_may_differ(void **state)
 {
     (void)state;
@@ -354,7 +354,8 @@ static void clocks_may_differ(void **state)
     assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_ATTACH_OPEN), 1);
 }
 
-// Each ticket is refused, as by a worker whose clock is wrong: few are asked for, and the error is the worker's.
+// Each ticket is refused, as by a worker whose clock is wrong: few are asked for, and the error is the
+// worker's.
 static void tickets_that_are_always_refused(void **state)
 {
     (void)state;

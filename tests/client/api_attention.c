@@ -107,8 +107,8 @@ void test_commit_names_what_is_missing(void **state)
     api_drop(session);
 }
 
-// Rows that a worker holds are not those that this handle attached: here because another one has put its own there,
-// as a flipped bit would have it. The commit says so, and attached again they are right.
+// Rows that a worker holds are not those that this handle attached: here because another one has put its own
+// there, as a flipped bit would have it. The commit says so, and attached again they are right.
 void test_commit_compares_bytes(void **state)
 {
     static const banyan_kv_type types[] = {BANYAN_F32, BANYAN_BF16, BANYAN_INT8};

@@ -128,7 +128,7 @@ static void test_truncate(void **state)
     api_check(session, m, 1, 300, 3, true);
     api_attach(session, m, 303, 597);
     api_check(session, m, 0, 899, 1, false);
-    // A hold that has not heard of it is told, and hears of it when it asks.
+    // A hold that has not received it gets an error, and the answer when it asks.
     assert_int_equal(api_ask(other, m, 0, 899, 1, false, &error), BANYAN_ABORTED);
     assert_int_equal(banyan_attach(other, 0, 0, 10, mirror_k(m, 0, 0), mirror_v(m, 0, 0), &error),
                      BANYAN_ABORTED);

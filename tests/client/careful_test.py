@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What destroys says what before: --dry-run changes nothing, and users at a terminal are asked; scripts are not.
+"""What destroys says what before: --dry-run changes nothing, and users at a terminal are asked; scripts are
+not.
 
     careful_test.py BIN        BIN: the folder of the programs
 """
@@ -127,7 +128,7 @@ class Careful(unittest.TestCase):
         self.assertNotIn("b", {w["name"] for w in self.cluster.json("workers")})
 
     def test_quarantine(self):
-        """A worker holds what another store knows."""
+        """A worker holds what is in another store."""
         cluster = daily.Cluster(BIN)
         try:
             cluster.coordinator()

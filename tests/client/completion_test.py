@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a shell offers behind banyanctl, banyan-coordinator and banyan-worker is what --help lists, and what there is in a
-cluster: a real shell, where the user presses TAB.
+"""What a shell offers behind banyanctl, banyan-coordinator and banyan-worker is what --help lists, and what
+exists in a cluster: a real shell, where the user presses TAB.
 
     completion_test.py SHELL BIN        BIN: the folder of the programs. Exit code 77: this shell is not installed
 """
@@ -119,7 +119,8 @@ class Completion(unittest.TestCase):
         self.offers("banyanctl status ")
 
     def test_arguments(self):
-        """The nth argument is the nth word of the synopsis that is no option: what shells complete hangs on it."""
+        """The nth argument is the nth word of the synopsis that is no option: what shells complete hangs on
+        it."""
         for command in json.loads(said("banyanctl", "--tables"))["commands"]:
             words = [word for word in command["synopsis"].split() if not word.lstrip("[").startswith("--")]
             with self.subTest(command["name"]):

@@ -118,7 +118,7 @@ class Context(unittest.TestCase):
                 self.ctl("context", "list", code=2)
                 self.ctl("context", "add", "b", "--endpoint=tcp://b:1", code=2)
                 self.assertEqual(self.text(), text)
-                self.assertEqual(self.used("--endpoint=tcp://flag:1")[0], "tcp://flag:1") # nobody asks the file
+                self.assertEqual(self.used("--endpoint=tcp://flag:1")[0], "tcp://flag:1") # not the file
         self.write("[a]\n")
         self.assertIn("context 'a' has no endpoint", self.ctl("status", code=2)[1])
         self.write("current = b\n[a]\nendpoint = tcp://a:1\n")

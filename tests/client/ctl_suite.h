@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of banyanctl's tests share: a cluster of two workers, and what the last run of banyanctl said.
+// What the files of banyanctl's tests share: a cluster of two workers, and what the last run of banyanctl
+// said.
 #ifndef TESTS_CLIENT_CTL_SUITE_H
 #define TESTS_CLIENT_CTL_SUITE_H
 

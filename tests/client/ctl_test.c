@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/client/ctl_suite.h"
 #include "tests/common/group.h"
 
@@ -161,7 +161,7 @@ static void test_connection(void **state)
     ctl_complained("an endpoint of another kind (nng+tcp://, tls://)");
     ctl_expect(2, "--endpoint what status", NULL);
     ctl_complained("nng+tcp://");
-    // local mistakes are found although nobody is there
+    // local mistakes are found although no coordinator is there
     ctl_expect(2, "--endpoint unix:///nonexistent/banyan session truncate x many", NULL);
     ctl_expect(2, "--endpoint unix:///nonexistent/banyan session create --q-heads 4", NULL);
     ctl_expect(11, "--endpoint unix:///nonexistent/banyan attach x /nonexistent/file", NULL);
@@ -302,7 +302,7 @@ static void test_hello(void **state)
 
 enum { WATCHED = 300 };
 
-struct decoder { // a client that knows of no watch: attends again and again
+struct decoder { // a client without a watch: attends again and again
     banyan_client *client;
     banyan_session *session;
     const struct mirror *mirror;

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster, banyanctl, and banyanctl at a terminal, for the tests of what operators use daily (*_test.py beside this)."""
+"""A cluster, banyanctl, and banyanctl at a terminal, for the tests of what operators use daily (*_test.py
+beside this)."""
 import fcntl
 import json
 import os
@@ -103,7 +104,7 @@ class Terminal:
         return termios.tcgetattr(self.fd)
 
     def read(self):
-        """False: nobody has the terminal any more."""
+        """False: the terminal has no reader any more."""
         if not select.select([self.fd], [], [], 0.05)[0]:
             return True
         try:

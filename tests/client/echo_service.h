@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other side of service_test.c: a coordinator on a loop of its own, in this process, that says q back as o, or does as it
-// is told; and calls to it.
+// The other side of service_test.c: a coordinator on a loop of its own, in this process, that sends q back as
+// o, or does as the test says; and calls to it.
 #ifndef TESTS_CLIENT_ECHO_SERVICE_H
 #define TESTS_CLIENT_ECHO_SERVICE_H
 
@@ -15,8 +15,8 @@
 #include <stdatomic.h>
 
 #include "client/banyan.h"
-#include "common/loop.h"
-#include "proto/rpc.h"
+#include "common/loop/loop.h"
+#include "proto/rpc/rpc.h"
 
 enum {
     HEADS = 2,

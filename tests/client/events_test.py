@@ -165,7 +165,7 @@ class Events(unittest.TestCase):
             refused = follower.until_kind("worker-refused", worker="a")
             self.assertIn("another worker has this name", refused["text"])
             self.cluster.stop("twin", signal.SIGKILL)
-            self.cluster.ctl("session", "show", "no-such-session", code=3)  # is none: the caller is told, and nobody else
+            self.cluster.ctl("session", "show", "no-such-session", code=3)  # the caller's own error
             with open(f"{self.cluster.folder}/other", "w", encoding="utf-8") as file:
                 os.chmod(file.name, 0o600)
                 file.write("f" * 64 + "\n")

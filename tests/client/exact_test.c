@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What 'session verify' compares with agrees with the kernels' float64 reference, which shares no line with it, over every
-// type and bend; and an answer that is off by more than is promised is called wrong.
+// What 'session verify' compares with agrees with the kernels' float64 reference, which shares no line with
+// it, over every type and bend; and an answer that is off by more than is promised is called wrong.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "client/ctl/exact.h"
-#include "common/float16.h"
-#include "common/quantise.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/quantise.h"
 #include "kernels/attention.h"
 #include "kernels/reference.h"
 

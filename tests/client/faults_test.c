@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "client/banyan.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/client/mirror.h"
 #include "tests/harness/cluster.h"
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""banyanctl join-command: what it prints lets a worker join, and never the secret unasked. banyanctl probe: its exit codes.
+"""banyanctl join-command: what it prints lets a worker join, and never the secret unasked. banyanctl probe:
+its exit codes.
 
     join_test.py BIN        BIN: the folder of the programs
 """
@@ -57,7 +58,7 @@ class Join(unittest.TestCase):
         return next(e for e in ready["endpoints"] if e.startswith("tcp:")).rsplit(":", 1)[1]
 
     def attach(self, **auth):
-        """K and V of one token go straight to the worker, which wants the token, too."""
+        """K and V of one token go straight to the worker, which demands the token, too."""
         shape = {"dtype": "F32", "shape": [1, 1, 4]}
         header = json.dumps({"layers.0.k": {**shape, "data_offsets": [0, 16]}, "layers.0.v": {**shape, "data_offsets": [16, 32]}}).encode()
         header += b" " * (-len(header) % 8)
@@ -111,7 +112,8 @@ class Join(unittest.TestCase):
         self.ctl("join-command", "--host", "a", "--secret-file", f"{self.folder}/absent", code=11)
 
     def test_systemd(self):
-        """The lines are those of the package: its file of options, and credentials that the unit takes by itself."""
+        """The lines are those of the package: its file of options, and credentials that the unit takes by
+        itself."""
         ready = self.coordinator("--token-file", self.token(), "--insecure", listen="tcp://0.0.0.0:0")
         out, _ = self.ctl("join-command", "--form=systemd", "--host=c.example", BANYAN_TOKEN_FILE=self.token())
         script = re.search(r"sudo (sed -i '[^']*') (/etc/banyan/worker.conf)", out)

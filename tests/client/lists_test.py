@@ -65,7 +65,8 @@ class Lists(unittest.TestCase):
 
 
 class NoDevice(unittest.TestCase):
-    """Workers that were to look for a device, and compute on their processors: below the table, once for each reason."""
+    """Workers with an option for a device that compute on their processors: below the table, once for each
+    reason."""
 
     OLD = "no CUDA device: the driver supports CUDA 12.4, the module needs CUDA 13.0"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/llama/mask.c: whatever it accepts, the mask says exactly that; and what llama.cpp makes for one sequence is accepted.
+// client/llama/mask.c: whatever it accepts, the mask says exactly that; and what llama.cpp makes for one
+// sequence is accepted.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,8 +11,8 @@
 #include <cmocka.h>
 
 #include "client/llama/mask.h"
-#include "common/float16.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
+#include "common/tensor/float16.h"
 
 enum { CELLS = 512, ROWS = 40, HIDDEN = 0xfc00 };
 

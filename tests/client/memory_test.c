@@ -132,7 +132,7 @@ static bool good(struct scene *scene, const char *what, banyan_code code, const 
     if (code == BANYAN_OK)
         return true;
     scene->failed = true;
-    // A link that was lost for want of memory says so; to whoever waits for it, it is a link that was lost.
+    // A link that was lost for want of memory says so; a waiting caller sees a link that was lost.
     if (code != BANYAN_RESOURCE_EXHAUSTED &&
         !(code == BANYAN_UNAVAILABLE && strstr(error->message, "out of memory")))
         fail_msg("allocation %ld, %s: %s: %s", fail_at, what, banyan_code_name(code), error->message);

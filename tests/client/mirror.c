@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "examples/rounding.h"
 #include "kernels/reference.h"
 

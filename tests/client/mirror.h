@@ -14,7 +14,7 @@ struct mirror;
 struct mirror *mirror_new(const banyan_spec *spec, uint64_t tokens, uint64_t seed);
 void mirror_free(struct mirror *mirror); // NULL is allowed
 
-// As the library wants them, from position `first` on.
+// As the library takes them, from position `first` on.
 const void *mirror_k(const struct mirror *mirror, uint32_t layer, uint64_t first);
 const void *mirror_v(const struct mirror *mirror, uint32_t layer, uint64_t first);
 const float *mirror_k_scale(const struct mirror *mirror, uint32_t layer, uint64_t first); // NULL: no scales

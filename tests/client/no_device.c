@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device module for lists_test.py and doctor_test.py, which finds no device. Why: what BANYAN_TEST_NO_DEVICE says, byte for
-// byte, as of a driver that is there and too old.
+// A device module for lists_test.py and doctor_test.py, which finds no device. Why: what
+// BANYAN_TEST_NO_DEVICE says, byte for byte, as of a driver that is there and too old.
 #include <stdio.h>
 #include <stdlib.h>
 

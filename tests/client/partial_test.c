@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial answers at the client: what is declared reaches who asked for it, and whoever did not, or is told something
-// that makes no sense, gets an error instead of an answer.
+// Partial answers at the client: what is declared reaches a caller that asked for it, and one that did not,
+// or whose answer makes no sense, gets an error instead of an answer.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -12,12 +12,12 @@
 #include <cmocka.h>
 
 #include "client/banyan.h"
-#include "common/loop.h"
-#include "proto/rpc.h"
+#include "common/loop/loop.h"
+#include "proto/rpc/rpc.h"
 
 enum { ITEMS = 3, RANGES = 4 };
 
-static struct { // says what it is told to say, and writes down what it is asked
+static struct { // answers what the test says, and writes down what it is asked
     struct common_loop *loop;
     struct proto_server *server;
     char endpoint[256], dir[64];
@@ -48,7 +48,8 @@ static void on_attend(void *arg, struct proto_request *request)
     }
     reply.n_items = in->n_items;
     reply.items = list;
-    // What is sent is this thread's own: it may still be on its way when the test says what the next answer declares.
+    // What is sent is this thread's own: it may still be on its way when the test says what the next answer
+    // declares.
     static uint64_t words[2 * RANGES];
     memcpy(words, service.words, sizeof words);
     struct common_slice slices[3] = {{o, in->n_items * 4 * sizeof(float)},
@@ -260,7 +261,7 @@ static void senseless_ranges_are_refused(void **state)
     refused(3);
     service.tensor_bytes = 0; // none
     refused(3);
-    service.missing[0] = 0; // a tensor, and nobody whose it is: taken for masses, which nobody has asked for
+    service.missing[0] = 0; // a tensor without an owner: taken for masses, which were not asked for
     service.tensor_bytes = 16;
     struct work w = {.q = {0}};
     assert_int_equal(attend(&w, 3), BANYAN_OK);

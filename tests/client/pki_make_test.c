@@ -61,7 +61,8 @@ static struct ctl_pki_pair make_authority(void)
     return make(&wish, NULL);
 }
 
-// What OpenSSL says of a chain: leaf, signed by the one in the middle (NULL: none), signed by the trusted one.
+// What OpenSSL says of a chain: leaf, signed by the one in the middle (NULL: none), signed by the trusted
+// one.
 static int verify(X509 *leaf, X509 *middle, X509 *trusted, int purpose)
 {
     X509_STORE *store = X509_STORE_new();
@@ -97,7 +98,7 @@ static void a_chain_is_what_openssl_asks_for(void **state)
     assert_int_equal(X509_check_ip_asc(leaf.cert, "10.0.0.6", 0), 0);
     assert_int_equal(X509_check_private_key(leaf.cert, leaf.key), 1);
 
-    wish = wish_of(CTL_PKI_CLIENT, NULL, -1, 10); // a client's key serves nobody
+    wish = wish_of(CTL_PKI_CLIENT, NULL, -1, 10); // a client's key cannot serve
     struct ctl_pki_pair client = make(&wish, &authority);
     assert_int_equal(verify(client.cert, NULL, authority.cert, X509_PURPOSE_SSL_CLIENT), X509_V_OK);
     assert_int_equal(verify(client.cert, NULL, authority.cert, X509_PURPOSE_SSL_SERVER),

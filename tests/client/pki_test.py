@@ -23,7 +23,7 @@ class Pki(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def ctl(self, *words, code=0):
-        """stdout and stderr. Nobody listens at this endpoint, and nobody is asked."""
+        """stdout and stderr. No process listens at this endpoint, and none is asked."""
         env = {"PATH": os.environ["PATH"], "HOME": self.folder, "BANYAN_ENDPOINT": "nowhere"}
         done = subprocess.run([f"{BIN}/banyanctl", *words], capture_output=True, text=True, env=env, check=False, timeout=60)
         self.assertEqual(done.returncode, code, f"{words}: {done.stdout}{done.stderr}")

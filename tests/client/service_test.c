@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library against a service in this process that says q back as o (echo_service.h): what calls, splitting, queues,
-// retries and disconnects do, whatever a coordinator does. Every test runs over every transport.
+// The library against a service in this process that says q back as o (echo_service.h): what calls,
+// splitting, queues, retries and disconnects do, whatever a coordinator does. Every test runs over every
+// transport.
 #include "tests/client/echo_service.h"
 
 #include <inttypes.h>
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 // ---- tests -----------------------------------------------------------------------------------------------
 
@@ -374,7 +375,7 @@ static void test_disconnect_with_calls_in_flight(void **state)
     pthread_t thread;
     sem_init(&counter.all, 0, 0);
     make_work(&blocked.work, session, 1, 0);
-    for (int i = 0; i < 3; i++) // so that the next one does the I/O thread's work (common/loop.h)
+    for (int i = 0; i < 3; i++) // so that the next one does the I/O thread's work (common/loop/loop.h)
         assert_int_equal(banyan_ping(client, NULL, NULL), BANYAN_OK);
     service.mode = SILENT;
     pthread_create(&thread, NULL, block_in_attend, &blocked);
@@ -471,7 +472,7 @@ static void test_lost_connection_is_retried(void **state)
 
 #define MEASURE_N 2000
 
-// Not a timed test: it says what a call costs, for whoever reads the log.
+// Not a timed test: it prints what a call costs, for readers of the log.
 static void test_blocking_calls_from_threads(void **state)
 {
     (void)state;

@@ -11,8 +11,9 @@ PATIENCE_S = 60  # for a shell that hangs; nothing is measured
 
 
 class Terminal:
-    """A shell on a pseudoterminal. Its set-up defines the completion so that what it offers is noted in the file
-    `offered`, and that `answered` exists afterwards; and the command `show`, which notes its arguments in `shown`."""
+    """A shell on a pseudoterminal. Its set-up defines the completion so that what it offers is noted in the
+    file `offered`, and that `answered` exists afterwards; and the command `show`, which notes its arguments
+    in `shown`."""
 
     def __init__(self, argv, setup, folder, env):
         self.notes = os.path.join(folder, "notes")

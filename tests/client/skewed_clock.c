@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded into a process: a clock that is BANYAN_TEST_SKEW_S seconds ahead. Only what tells the time of day.
+// Preloaded into a process: a clock that is BANYAN_TEST_SKEW_S seconds ahead. Only the time of day is.
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>

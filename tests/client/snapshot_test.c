@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots as files: what was written is read back, and whatever was cut, altered or made up is refused with the file and
-// the reason, before memory is taken for what it claims.
+// Snapshots as files: what was written is read back, and whatever was cut, altered or made up is refused with
+// the file and the reason, before memory is taken for what it claims.
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -18,11 +18,12 @@
 #include "client/snapshot/safetensors_write.h"
 #include "client/snapshot/snapshot.h"
 #include "client/snapshot/snapshot_dir.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 enum { LENGTH = 10, CUT = 6 }; // tokens; of the first file of each layer
 
-// Three layers: two with rows (the second a latent), between them one without; INT8, so that there are scales.
+// Three layers: two with rows (the second a latent), between them one without; INT8, so that there are
+// scales.
 static const struct snapshot_layer layers[3] = {{2, 4, 3, 0}, {0, 0, 0, 0}, {1, 8, 0, 0}};
 static const struct snapshot_shape shape = {.n_layers = 3, .dtype = COMMON_DTYPE_I8, .layers = layers};
 
@@ -182,7 +183,7 @@ static void discarded_is_gone(void **state)
     snapshot_dir_discard(dir);
     assert_int_equal(rmdir(folder), 0); // nothing is in it
     assert_int_equal(mkdir(folder, 0700), 0);
-    // Somebody has made the folder meanwhile
+    // Another process has made the folder meanwhile
     assert_int_equal(snapshot_dir_make(path_of("s"), &dir, &err), COMMON_OK);
     assert_int_equal(mkdir(path_of("s"), 0700), 0);
     assert_int_equal(snapshot_dir_finish(dir, &err), COMMON_ALREADY_EXISTS);
@@ -193,7 +194,7 @@ static void discarded_is_gone(void **state)
 
 // ---- manifests that make no sense -------------------------------------------------------------------------
 
-// Signs it with its sum, as whoever makes one up would.
+// Signs it with its sum, as anyone who makes one up would.
 static void write_manifest(json_t *manifest)
 {
     char sum[24];
@@ -454,7 +455,7 @@ static void damaged_files_are_refused(void **state)
     assert_int_equal(symlink("/etc/passwd", path_of(FIRST)), 0);
     refused_with(COMMON_INTERNAL, "cannot be opened");
     unlink(path_of(FIRST));
-    assert_int_equal(mkfifo(path_of(FIRST), 0600), 0); // would block whoever reads it
+    assert_int_equal(mkfifo(path_of(FIRST), 0600), 0); // would block a reader
     refused_with(COMMON_INVALID_ARGUMENT, "not a regular file");
     unlink(path_of(FIRST));
     put_bytes(FIRST, w.bytes[0], len);
@@ -463,7 +464,7 @@ static void damaged_files_are_refused(void **state)
     whole_end(&w);
 }
 
-// The manifest's sum is right for each: whoever makes up a snapshot can do that.
+// The manifest's sum is right for each: anyone who makes up a snapshot can do that.
 static void made_up_tensors_are_refused(void **state)
 {
     (void)state;
@@ -519,7 +520,7 @@ static void damaged_compression_is_refused(void **state)
         packed[i] ^= 0x10;
         put_bytes(first, packed, len);
         enum common_code code =
-            whole_read(path_of("s"), &w); // a bit that says nothing may differ: the bytes may not
+            whole_read(path_of("s"), &w); // a bit without a meaning may differ: the bytes may not
         assert_true(code == COMMON_INVALID_ARGUMENT || code == COMMON_OK);
         packed[i] ^= 0x10;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/lib/split.h"
+#include "client/lib/steps/split.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

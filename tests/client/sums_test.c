@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which stretches a session's handle knows the sums of, against a model of single rows.
-#include "client/lib/sums.h"
+// Which stretches a session's handle has the sums of, against a model of single rows.
+#include "client/lib/core/sums.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 enum { LAYERS = 3, ROWS = 64, ROUNDS = 20000 };
 

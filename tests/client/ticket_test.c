@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/lib/ticket.h"
+#include "client/lib/rows/ticket.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -96,7 +96,7 @@ static void test_answers_that_make_no_sense(void **state)
     a.chunks[1].first = 5;
     expect_refused(&a, 0, 3 * TOKENS);
     make_answer(&a, 0, "abc");
-    a.holders[2] = 3; // nobody
+    a.holders[2] = 3; // there is no such worker
     expect_refused(&a, 0, 3 * TOKENS);
     make_answer(&a, 0, "abc");
     a.chunks[0].n_holders = 0;
@@ -132,8 +132,8 @@ static struct client_ticket *with_life(uint64_t life_ns, uint64_t asked_ago_ns)
     return ticket;
 }
 
-// A life counts from the moment when the ticket was asked for, less what is spared for the way; half of it is left at
-// its arrival in any case, or an attach would ask for ever.
+// A life counts from the moment when the ticket was asked for, less what is spared for the way; half of it is
+// left at its arrival in any case, or an attach would ask forever.
 static void test_lives(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster over TLS as an operator has it: certificates of 'banyanctl pki', contexts, join-command, doctor, HTTPS, probe.
+"""A cluster over TLS as an operator has it: certificates of 'banyanctl pki', contexts, join-command, doctor,
+HTTPS, probe.
 
     tls_test.py BIN        BIN: the folder of the programs
 """
@@ -81,7 +82,8 @@ class Tls(unittest.TestCase):
 
     # ---- clients ----
     def test_how_clients_are_told(self):
-        """Options, the environment, and a context; and a worker speaks as its coordinator does where nothing else is said."""
+        """Options, the environment, and a context; and a worker speaks as its coordinator does where nothing
+        else is said."""
         ready = self.coordinator()
         worker = self.worker("a")
         self.assertTrue(worker["endpoint"].startswith("tls://127.0.0.1:"), worker)
@@ -154,7 +156,8 @@ class Tls(unittest.TestCase):
 
     # ---- on, while it runs (docs/operating/tls.md) ----
     def test_a_plain_cluster_changes_over(self):
-        """Each daemon is started anew alone; the session is there at each moment, for clients without TLS until the end of it."""
+        """Each daemon is restarted alone; the session is there at each moment, for clients without TLS until
+        the end of it."""
         def free():
             with socket.create_server(("127.0.0.1", 0)) as server:
                 return server.getsockname()[1]
@@ -279,7 +282,7 @@ class Tls(unittest.TestCase):
         self.assertEqual(self.ask(f"https://{http}/livez"), "ok\n")
 
     def test_https_for_those_with_a_certificate(self):
-        """Then it may be reached by others: nobody else is answered."""
+        """Then it may be reached by others: none of them is answered."""
         self.issue("client", name="me")
         http = self.coordinator("--http=0.0.0.0:0", "--tls-client-cert=require")["http"]
         at = f"https://127.0.0.1:{http.rpartition(':')[2]}"

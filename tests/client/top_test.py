@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""banyanctl top at a terminal: what it shows, its keys, and that the terminal is given back however it ends; one frame for
-scripts; --watch.
+"""banyanctl top at a terminal: what it shows, its keys, and that the terminal is given back however it ends;
+one frame for scripts; --watch.
 
     top_test.py BIN        BIN: the folder of the programs
 """
@@ -135,7 +135,7 @@ class Top(unittest.TestCase):
         self.assertEqual(terminal.end(), 0)
 
     def test_away(self):
-        """While nobody answers it says so, answers keys, and goes on when somebody does."""
+        """While the coordinator does not answer it says so, reacts to keys, and goes on when it does."""
         cluster = daily.Cluster(BIN)
         try:
             terminal = daily.Terminal(cluster, "top", "-i", "200ms", "--timeout", "500ms")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of tests whose teardown can fail. cmocka only prints that a group's teardown has failed: what the program returns does
-// not say so. Here the teardown is the last test of its group.
+// Groups of tests whose teardown can fail. cmocka only prints that a group's teardown has failed: what the
+// program returns does not say so. Here the teardown is the last test of its group.
 //
 //     return group_run(tests, setup, teardown);     in place of cmocka_run_group_tests; neither is NULL
 #ifndef TESTS_COMMON_GROUP_H

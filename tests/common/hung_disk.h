@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk that hangs: write (the linker's, --wrap) to one file blocks from `hung_disk_hang` until `hung_disk_go`.
+// A disk that hangs: write (the linker's, --wrap) to one file blocks from `hung_disk_hang` until
+// `hung_disk_go`.
 #ifndef TESTS_COMMON_HUNG_DISK_H
 #define TESTS_COMMON_HUNG_DISK_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of named cases. A test runs over all of them; where an assertion fails, the test also says in which case.
+// Tables of named cases. A test runs over all of them; where an assertion fails, the test also says in which
+// case.
 //
 //     for (size_t i = 0; i < n; i++) {
 //         named_case_begin(table[i].name);

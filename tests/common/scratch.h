@@ -32,7 +32,7 @@ static inline const char *scratch_path(struct scratch *s, const char *name)
     return s->path;
 }
 
-// Writes the file anew with this mode; returns its path, or NULL.
+// Rewrites the file with this mode; returns its path, or NULL.
 static inline const char *scratch_write(struct scratch *s, const char *name, const void *data, size_t len,
                                         mode_t mode)
 {

@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "common/blob.h"
-#include "common/block.h"
-#include "common/memory.h"
+#include "common/memory/blob.h"
+#include "common/memory/block.h"
+#include "common/memory/memory.h"
 
 static void test_new_is_aligned_and_writable(void **state)
 {
@@ -61,7 +61,7 @@ static uint64_t resident_bytes(void)
     return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-// What is freed, and what is given, has nothing of who had it before.
+// What is freed, and what is given, has nothing of its earlier owner.
 static void test_memory_is_wiped(void **state)
 {
     (void)state;
@@ -95,7 +95,8 @@ static void test_memory_is_wiped(void **state)
     }
 }
 
-// As a worker does it: while one message is worked on the next one comes; something small is made of each, and stays.
+// As a worker does it: while one message is worked on the next one comes; something small is made of each,
+// and stays.
 static void test_what_stays_between_large_ones_takes_no_room_from_them(void **state)
 {
     (void)state;

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/block.h"
+#include "common/memory/block.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -65,7 +65,7 @@ static void test_zeros_are_zeros(void **state)
 }
 
 #ifndef __SANITIZE_ADDRESS__ // which has malloc's blocks alone
-// A daemon that does the same again asks the system for nothing, and nobody wipes: whatever the size.
+// A daemon that does the same again asks the system for nothing, and nothing is wiped: whatever the size.
 static void test_what_was_given_back_is_taken_again_as_it_is(void **state)
 {
     (void)state;
@@ -198,7 +198,7 @@ static void test_what_a_session_leaves_is_wiped_once(void **state)
     assert_int_equal(held[5], 9); // of a session that goes on
 }
 
-// Nobody has cleaned yet: who takes it finds nothing all the same.
+// It has not been cleaned yet: its next owner finds nothing all the same.
 static void test_what_a_session_leaves_is_not_handed_out(void **state)
 {
     (void)state;

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 static void test_clocks_agree_with_the_system(void **state)
 {

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/config.h"
+#include "common/cli/config.h"
 #include "tests/common/scratch.h"
 
 static struct {
@@ -196,7 +196,7 @@ static void test_files_that_are_none(void **state)
     assert_int_equal(PARSE("--config", path), COMMON_FAILED_PRECONDITION);
     assert_non_null(strstr(err.message, "zero byte"));
     remove(path);
-    assert_int_equal(mkfifo(path, 0600), 0); // nobody writes to it: it must not be waited for
+    assert_int_equal(mkfifo(path, 0600), 0); // no process writes to it: it must not be waited for
     assert_int_equal(PARSE("--config", path), COMMON_FAILED_PRECONDITION);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What daemons have in common: paths, keys, the ready file, options, signals.
-#include "common/daemon.h"
+#include "common/cli/daemon.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -134,7 +134,8 @@ static void test_options(void **state)
     assert_int_equal(common_daemon_refuse("daemon", COMMON_NOT_FOUND, &err), COMMON_DAEMON_START);
 }
 
-// Of a service: the token that systemd hands over counts where no option names another, and an empty line is none.
+// Of a service: the token that systemd hands over counts where no option names another, and an empty line is
+// none.
 static void test_token_credential(void **state)
 {
     (void)state;

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "common/handle.h"
-#include "common/hash.h"
+#include "common/base/handle.h"
+#include "common/hash/hash.h"
 
 static int objects[8];
 

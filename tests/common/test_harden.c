@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The filter in processes of its own: what an intruder would call ends them, what a daemon calls goes on, for threads that
-// were there before as well; no dumps; and the units of systemd say the same as the table.
-#include "common/harden.h"
+// The filter in processes of its own: what an intruder would call ends them, what a daemon calls goes on, for
+// threads that were there before as well; no dumps; and the units of systemd say the same as the table.
+#include "common/secure/harden.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/xxh3.h"
+#include "common/hash/hash.h"
+#include "common/hash/xxh3.h"
 
 // The values are part of the wire and of the store: these numbers must never change.
 static void test_mix64_is_splitmix64(void **state)

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/histogram.h"
+#include "common/hash/hash.h"
+#include "common/metrics/histogram.h"
 
 static struct common_histogram h;
 

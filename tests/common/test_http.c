@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// --http over real sockets: a crowd of connections takes neither the daemon's descriptors nor others' place, and those that
-// say nothing end.
+// --http over real sockets: a crowd of connections takes neither the daemon's descriptors nor others' place,
+// and silent ones end.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,10 +20,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/http.h"
-#include "common/log.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/http/http.h"
+#include "common/log/log.h"
+#include "common/secure/tls.h"
 #include "tests/common/scratch.h"
 #include "tests/common/test_pki.h"
 
@@ -172,7 +172,8 @@ static void each_of_a_few_stays(void **state)
         turn();
 }
 
-// One address opens hundreds, a little or all at once; another one has some that are idle, and asks meanwhile.
+// One address opens hundreds, a little or all at once; another one has some that are idle, and asks
+// meanwhile.
 static void a_crowd(void **state)
 {
     static int fds[CROWD];
@@ -227,7 +228,7 @@ static void a_crowd_over_tls(void **state)
         most = now > most ? now : most;
     }
     assert_true(most <= MOST);
-    assert_true(most > COMMON_HTTP_CONNECTIONS / 2); // else nobody came
+    assert_true(most > COMMON_HTTP_CONNECTIONS / 2); // else none came
     for (uint32_t i = 0; i < CROWD; i++)
         close(fds[i]);
     for (int i = 0; i < 10; i++)
@@ -237,7 +238,7 @@ static void a_crowd_over_tls(void **state)
     scratch_remove(&scratch);
 }
 
-// Whoever says nothing, or half of something, ends.
+// A connection that sends nothing, or half of something, ends.
 static void idle_ones_end(void **state)
 {
     int silent = dial(1), half = dial(1);

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/http.h"
+#include "common/http/http.h"
 
 static void values_are_found_and_unescaped(void **state)
 {

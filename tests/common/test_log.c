@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
-#include "common/log_limit.h"
+#include "common/log/log.h"
+#include "common/log/log_limit.h"
 
 // stderr is a pipe in packet mode: one read gives what one write wrote.
 static int reader = -1, saved_stderr = -1;
@@ -131,7 +131,7 @@ static void test_forms(void **state)
     assert_memory_equal(record, "{\"ts\":\"20", 9);
     assert_non_null(strstr(record, "\"level\":\"error\",\"program\":\"test-program\",\"message\":\"peer lost "
                                    "session=12\",\"session\":12}\n"));
-    setenv("JOURNAL_STREAM", "1:2", 1); // somebody else's
+    setenv("JOURNAL_STREAM", "1:2", 1); // of another service
     common_log_set_format(COMMON_LOG_JOURNALD);
     common_log_error("peer lost session=%d", 12);
     assert_string_equal(next_record(), "<3>peer lost session=12\n");
@@ -139,7 +139,8 @@ static void test_forms(void **state)
     common_log_set_format(COMMON_LOG_TEXT);
 }
 
-// A socket in the place of journald's: it gets records with fields while it is there, and stderr lines when it is not.
+// A socket in the place of journald's: it gets records with fields while it is there, and stderr lines when
+// it is not.
 static void test_journal(void **state)
 {
     (void)state;
@@ -162,7 +163,7 @@ static void test_journal(void **state)
     assert_memory_equal(got, "PRIORITY=4\n", 11);
     assert_non_null(memmem(got, (size_t)n, "BANYAN_PEER\n\2\0\0\0\0\0\0\0w3\n", 23));
     assert_null(next_record());
-    for (int i = 0; i < 5000; i++) // it does not read: nobody waits for it, stderr has the rest
+    for (int i = 0; i < 5000; i++) // it does not read: the writer does not wait, stderr has the rest
         common_log_warn("i=%d", i);
     assert_non_null(next_record());
     close(journald);

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "common/log_record.h"
+#include "common/log/log_record.h"
 
 static struct common_log_record record;
 static char bytes[COMMON_LOG_RECORD_BYTES + 1];

@@ -19,9 +19,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/resolver.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
+#include "common/loop/resolver.h"
 
 static struct common_loop *loop;
 
@@ -97,7 +97,7 @@ static void test_mail(void **state)
     }
 }
 
-// A mail's memory may go before the loop does: the address sanitizer tells when it is read.
+// A mail's memory may go before the loop does: the address sanitizer reports it when it is read.
 static void test_mail_that_never_ran_is_dropped(void **state)
 {
     (void)state;
@@ -106,7 +106,7 @@ static void test_mail_that_never_ran_is_dropped(void **state)
     int count = 0;
     for (int i = 0; i < 10; i++)
         common_loop_mail(loop, &mails[i], count_up, &count);
-    memset(mails, 0xff, 10 * sizeof *mails); // and whoever follows such a pointer crashes
+    memset(mails, 0xff, 10 * sizeof *mails); // and code that follows such a pointer crashes
     free(mails);
     common_loop_free(loop);
     loop = NULL;
@@ -169,7 +169,7 @@ static void test_each_thread_keeps_its_order(void **state)
 static void test_owner(void **state)
 {
     (void)state;
-    assert_true(common_loop_is_owner(loop)); // nobody runs it
+    assert_true(common_loop_is_owner(loop)); // it does not run
     assert_int_equal(common_loop_start_thread(loop, "test-loop"), COMMON_OK);
     assert_false(common_loop_is_owner(loop)); // from the first moment on
     common_loop_stop(loop);
@@ -196,7 +196,7 @@ static void test_call_waits_and_nests(void **state)
 {
     (void)state;
     struct call_test t = {0};
-    common_loop_call(loop, called, &t); // nobody runs it: on this thread
+    common_loop_call(loop, called, &t); // it does not run: on this thread
     assert_int_equal(t.depth, 3);
     assert_int_equal(common_loop_start_thread(loop, "test-loop"), COMMON_OK);
     t = (struct call_test){0};
@@ -259,7 +259,7 @@ static void write_to_nobody(void *arg)
     *fd = errno;
 }
 
-// A library's loop writes to whom it is told to, in a program that may not ignore SIGPIPE.
+// A library's loop writes to any descriptor that it is given, in a program that may not ignore SIGPIPE.
 static void test_its_thread_outlives_a_peer_that_left(void **state)
 {
     (void)state;
@@ -430,7 +430,8 @@ static void at_the_end(void *arg)
         common_loop_stop(loop);
 }
 
-// Two sockets are ready in the same turn: what both mark runs once, after both; and again when it marks itself.
+// Two sockets are ready in the same turn: what both mark runs once, after both; and again when it marks
+// itself.
 static void test_deferred_runs_after_all_handlers(void **state)
 {
     (void)state;
@@ -639,7 +640,7 @@ static void release(void *thing)
     (*(int *)thing)++;
 }
 
-// A look-up that is cancelled as the process ends: libevent tells so later, and has memory until then.
+// A look-up that is cancelled as the process ends: libevent reports that later, and has memory until then.
 static void test_a_look_up_that_is_cancelled_at_the_end(void **state)
 {
     (void)state;

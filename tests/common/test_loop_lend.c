@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loop that is lent: whoever asks, from however many threads and however long ago, gets its answer, one thread at a
-// time runs turns, and it comes back to its own thread where there is a reason.
+// A loop that is lent: each caller, from however many threads and however long ago, gets its answer, one
+// thread at a time runs turns, and it comes back to its own thread where there is a reason.
 #include <event2/event.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 
 struct asked { // on the asker's stack
     struct asked *next;
@@ -148,7 +148,8 @@ static void sleep_us(long us)
     nanosleep(&(struct timespec){.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000}, NULL);
 }
 
-// One caller: the second call on borrows; after a pause that is longer than it is lent, the loop's thread is back.
+// One caller: the second call on borrows; after a pause that is longer than it is lent, the loop's thread is
+// back.
 static void test_one_caller(void **state)
 {
     (void)state;
@@ -344,7 +345,8 @@ static void poke_end(void *arg)
     event_free(poke);
 }
 
-// What a borrower must not run comes while it looks at the sockets before its own call: that look is one turn.
+// What a borrower must not run comes while it looks at the sockets before its own call: that look is one
+// turn.
 static void test_given_back_before_it_begins(void **state)
 {
     const uint64_t one = 1;

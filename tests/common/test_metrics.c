@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "common/http.h"
-#include "common/metrics.h"
+#include "common/http/http.h"
+#include "common/metrics/metrics.h"
 
 static void put(struct common_metrics *t, enum common_metric_kind kind, const char *name, const char *label,
                 const char *value, double number)

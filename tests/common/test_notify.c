@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a service manager hears: ready, the state in words, that the loop runs, that it ends.
-#include "common/notify.h"
+#include "common/loop/notify.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

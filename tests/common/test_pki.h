@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificates of a test's own, made by OpenSSL's library when it runs: an authority, and what it issues. EC P-256.
-// Every failure here ends the program.
+// Certificates of a test's own, made by OpenSSL's library when it runs: an authority, and what it issues. EC
+// P-256. Every failure here ends the program.
 #ifndef TESTS_COMMON_TEST_PKI_H
 #define TESTS_COMMON_TEST_PKI_H
 
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/tls.h"
+#include "common/secure/tls.h"
 
 struct test_pki; // an authority
 
@@ -31,10 +31,11 @@ struct test_pki_files {
 
 void test_pki_issue(struct test_pki *pki, const struct test_pki_ask *ask, struct test_pki_files *out);
 
-// The authority alone, for who shows no certificate.
+// The authority alone, for peers without a certificate.
 void test_pki_ca(const struct test_pki *pki, struct test_pki_files *out);
 
-// Writes the authority's file anew, with a list of revoked certificates behind it: the one in this file is on it.
+// Rewrites the authority's file, with a list of revoked certificates behind it: the one in this file is on
+// it.
 void test_pki_revoke(struct test_pki *pki, const char *cert_file);
 
 // As test_pki_issue, and common_tls_new of it.

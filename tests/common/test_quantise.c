@@ -8,8 +8,8 @@
 #include <float.h>
 #include <math.h>
 
-#include "common/float8.h"
-#include "common/quantise.h"
+#include "common/tensor/float8.h"
+#include "common/tensor/quantise.h"
 
 // Every code stands for a number of its own, in order, and comes back from it.
 static void fp8_codes_round_trip(void **state)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/room.h"
+#include "common/metrics/room.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

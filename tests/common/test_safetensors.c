@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "common/safetensors.h"
+#include "common/hash/hash.h"
+#include "common/tensor/safetensors.h"
 #include "tests/common/scratch.h"
 
 static struct scratch scratch;

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "common/blob.h"
-#include "common/random.h"
-#include "common/secret.h"
+#include "common/base/random.h"
+#include "common/memory/blob.h"
+#include "common/secure/secret.h"
 #include "tests/common/scratch.h"
 
 static struct scratch scratch;

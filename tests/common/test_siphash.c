@@ -6,9 +6,10 @@
 
 #include <cmocka.h>
 
-#include "common/siphash.h"
+#include "common/hash/siphash.h"
 
-// The paper's key 00 01 .. 0f and messages "", 00, 00 01, ..: its appendix A (15 bytes) and the authors' vectors.
+// The paper's key 00 01 .. 0f and messages "", 00, 00 01, ..: its appendix A (15 bytes) and the authors'
+// vectors.
 static void test_known_values(void **state)
 {
     (void)state;

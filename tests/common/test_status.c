@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "common/status.h"
+#include "common/base/status.h"
 
 static void test_set_fills_and_returns(void **state)
 {

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/tls.h"
+#include "common/secure/tls.h"
 #include "tests/common/scratch.h"
 #include "tests/common/test_pki.h"
 

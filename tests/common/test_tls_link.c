@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections of TLS over a pair of sockets: who believes whom and with which words, bytes in any pieces, ends.
+// Connections of TLS over a pair of sockets: which end trusts which and with which words, bytes in any
+// pieces, ends.
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,8 +14,8 @@
 #include <cmocka.h>
 #include <openssl/ssl.h>
 
-#include "common/hash.h"
-#include "common/tls_link.h"
+#include "common/hash/hash.h"
+#include "common/secure/tls_link.h"
 #include "tests/common/named.h"
 #include "tests/common/scratch.h"
 #include "tests/common/test_pki.h"
@@ -127,7 +128,7 @@ static void read_on(struct end *end)
         assert_int_equal(common_tls_link_read(end->link, &byte, 1, &end->state), 0);
 }
 
-// ---- who believes whom ----------------------------------------------------------------------------------
+// ---- which end trusts which -------------------------------------------------------------------------------
 
 static void test_belief(void **state)
 {
@@ -246,7 +247,7 @@ static void shake_12(bool old, enum common_tls_state want, const char *words)
     }
     expect(&end, want, words);
     assert_int_equal(end.done, want == COMMON_TLS_GOES_ON);
-    if (end.done) { // who would begin anew is left out
+    if (end.done) { // an end that would start again is left out
         assert_int_equal(SSL_version(ssl), TLS1_2_VERSION);
         assert_int_equal(SSL_renegotiate(ssl), 1);
         SSL_do_handshake(ssl);
@@ -290,7 +291,7 @@ static void test_plain_peers(void **state)
             step(&end);
             expect(&end, COMMON_TLS_BROKEN,
                    accepts ? "the dialler does not use TLS" : "the server does not use TLS");
-            if (accepts) { // it is told in a way that it can tell from a frame
+            if (accepts) { // it is reported in a way that it can distinguish from a frame
                 assert_int_equal(read(fds[0], alert, sizeof alert), sizeof alert);
                 assert_int_equal(alert[0], 21);
             }
@@ -336,8 +337,8 @@ static size_t cut(uint8_t *data, size_t len, struct iovec *iov, size_t max)
     return n;
 }
 
-// All of `data` from one end to the other, in turns of any size: what comes is what went, and what is not pending here
-// and not in the socket is not here.
+// All of `data` from one end to the other, in turns of any size: what comes is what went, and what is not
+// pending here and not in the socket is not here.
 static void pass(struct end *from, struct end *to, uint8_t *data, size_t len)
 {
     struct iovec iov[300], *at = iov;

@@ -20,13 +20,13 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/metrics.h"
-#include "common/span.h"
-#include "common/trace.h"
-#include "common/trace_export.h"
-#include "common/tracer.h"
+#include "common/base/clock.h"
+#include "common/base/trace.h"
+#include "common/loop/loop.h"
+#include "common/metrics/metrics.h"
+#include "common/tracing/span.h"
+#include "common/tracing/trace_export.h"
+#include "common/tracing/tracer.h"
 
 #define GOOD "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -39,7 +39,7 @@ static void test_parse(void **state)
         {GOOD, GOOD},
         {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
          "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"},
-        {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-ff", // flags that nobody knows go
+        {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-ff", // unknown flags go
          "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03"},
         {"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", GOOD}, // a later version
         {"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more of it", GOOD},
@@ -275,7 +275,7 @@ static void test_names_of_hosts(void **state)
     assert_int_equal(common_tracer_new(c.loop, NULL, 0, &tracer, &err), COMMON_OK);
     assert_int_equal(common_tracer_set(tracer, &(struct common_tracer_options){.otlp = url}, &err),
                      COMMON_OK);
-    assert_true(dprintf(fd, "127.0.0.2 a-host-of-this-test\n") > 0); // where nobody listens
+    assert_true(dprintf(fd, "127.0.0.2 a-host-of-this-test\n") > 0); // where no process listens
     add_span(tracer);
     assert_int_equal(common_tracer_set(tracer, &(struct common_tracer_options){.otlp = url}, &err),
                      COMMON_OK); // which sends it, to there
@@ -356,7 +356,8 @@ static void count_call(void *arg)
     ++*(int *)arg;
 }
 
-// Whoever adds spans waits for no disk. What does not fit is dropped and counted, and the end waits only so long.
+// A caller that adds spans waits for no disk. What does not fit is dropped and counted, and the end waits
+// only so long.
 static void test_a_disk_that_hangs(void **state)
 {
     (void)state;
@@ -398,8 +399,8 @@ static void test_a_disk_that_hangs(void **state)
     common_loop_free(loop);
 }
 
-// Spans go to a file of one's own, or a device; not to a pipe, which somebody may leave, a folder, a link, or a file
-// that somebody else has put there.
+// Spans go to a file of one's own, or a device; not to a pipe, whose reader may leave, a folder, a link, or a
+// file that another user has put there.
 static void test_files(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file of the audit log: the chain follows whatever was written and shows whatever was changed since, byte by byte;
-// torn ends, full disks at every byte, rotation, and files that are refused.
+// The file of the audit log: the chain follows whatever was written and shows whatever was changed since,
+// byte by byte; torn ends, full disks at every byte, rotation, and files that are refused.
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
-#include "common/trail.h"
-#include "common/trail_chain.h"
+#include "common/log/log.h"
+#include "common/trail/trail.h"
+#include "common/trail/trail_chain.h"
 #include "tests/common/scratch.h"
 
 static struct scratch scratch;
@@ -320,7 +320,7 @@ static void lines_that_are_missing_are_found(void **state)
         if (!found.bad)
             fail_msg("line %d is there twice", (int)gone);
     }
-    // What nobody can see without a hash that was kept: a log that ends earlier.
+    // What cannot be seen without a hash that was kept: a log that ends earlier.
     size_t end = len - 1;
     while (text[end - 1] != '\n')
         end--;
@@ -362,7 +362,7 @@ static void a_torn_end_stays_and_is_noted(void **state)
     free(text);
 }
 
-// Somebody has changed the last record, and the coordinator starts: it says so, and verifying says where.
+// The last record has been changed, and the coordinator starts: it says so, and verifying says where.
 static void a_changed_end_is_no_torn_end(void **state)
 {
     (void)state;
@@ -497,7 +497,7 @@ static void files_that_are_refused(void **state)
     struct common_trail *trail = open_it();
     expect_refused(path, "another process has it");
     common_trail_close(trail);
-    common_trail_close(open_it()); // nobody has it any more
+    common_trail_close(open_it()); // it has no owner any more
     assert_int_equal(chmod(path, 0620), 0);
     expect_refused(path, "chmod 600");
     assert_int_equal(chmod(path, 0640), 0); // others may read it

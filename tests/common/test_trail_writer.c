@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that writes an audit log: while its disk hangs, records wait in order and in bounds, none of the calls
-// blocks, and what had no room is counted, in the file as well.
+// The thread that writes an audit log: while its disk hangs, records wait in order and in bounds, none of the
+// calls blocks, and what had no room is counted, in the file as well.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,10 +12,10 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/trail_chain.h"
-#include "common/trail_writer.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
+#include "common/trail/trail_chain.h"
+#include "common/trail/trail_writer.h"
 #include "tests/common/hung_disk.h"
 
 static char dir[64], path[96], moved[112];
@@ -84,7 +84,8 @@ static void hang(void)
         usleep(1000);
 }
 
-// Records of ours in the chain of these files, which must be whole and in order; the lost ones that it speaks of.
+// Records of ours in the chain of these files, which must be whole and in order; the lost ones that it speaks
+// of.
 static uint64_t read_back(const char *const *files, uint64_t *lost)
 {
     struct common_trail_chain chain;
@@ -145,7 +146,7 @@ static void a_hung_disk_keeps_records_in_bounds(void **state)
     assert_int_equal(common_trail_writer_full(writer), 100);
     for (uint64_t i = 0; i < OVER; i++)
         assert_int_equal(put(n + 1 + i), 0);
-    assert_false(flush(10 * COMMON_NS_PER_MS)); // bounded, and nothing is told
+    assert_false(flush(10 * COMMON_NS_PER_MS)); // bounded, and nothing is reported
     assert_int_equal(told, 0);
     assert_true(common_trail_writer_waits_ns(writer, common_clock_ns()) > 0);
     common_trail_writer_state(writer, &seen);
@@ -187,7 +188,8 @@ static void large_records_are_bounded_in_bytes(void **state)
     assert_int_equal(written, n);
 }
 
-// The file was moved away while the disk hung: what was put before goes into the old one, what comes after into the new.
+// The file was moved away while the disk hung: what was put before goes into the old one, what comes after
+// into the new.
 static void a_rotation_keeps_its_place(void **state)
 {
     (void)state;
@@ -211,7 +213,7 @@ static void a_hung_thread_is_left_behind(void **state)
     assert_false(flush(10 * COMMON_NS_PER_MS));
     common_trail_writer_free(writer);
     writer = NULL;
-    assert_int_equal(told, 0); // and nothing is told any more
+    assert_int_equal(told, 0); // and nothing is reported any more
     hung_disk_go();
     uint64_t lost;
     while (read_back((const char *const[]){path, NULL}, &lost) < 1) // it ends by itself

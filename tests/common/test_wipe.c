@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/wipe.h"
+#include "common/memory/wipe.h"
 
 static uint8_t *filled(size_t bytes, uint8_t with)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A coordinator whose loop stood still, on the test's own loop: nobody is judged by the silence meanwhile,
-// and everybody is judged again afterwards. The test plays the worker.
+// A coordinator whose loop stood still, on the test's own loop: no worker is judged by the silence meanwhile,
+// and every worker is judged again afterwards. The test plays the worker.
 #include <event2/event.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,12 +11,12 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/state.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 #define HEARTBEAT_NS (200 * COMMON_NS_PER_MS)
 
@@ -209,7 +209,7 @@ static int beat_as(struct play *p, struct proto_channel *channel)
     return code;
 }
 
-// A worker beats over the link over which it has registered; another one's link says nothing of it.
+// A worker beats over the link over which it has registered; another one's link does not count for it.
 static void heartbeats_of_others(void **state)
 {
     (void)state;
@@ -232,8 +232,8 @@ static void heartbeats_of_others(void **state)
     finish(&p);
 }
 
-// A worker that says again and again that it has seen a term so far above ours drives ours up, but not to where the numbers
-// of writes, which begin at a multiple of it, have no room: not to 2^24.
+// A worker that says again and again that it has seen a term so far above ours drives ours up, but not to
+// where the numbers of writes, which begin at a multiple of it, have no room: not to 2^24.
 static void forged_terms_have_an_end(void **state)
 {
     (void)state;
@@ -280,7 +280,7 @@ static void why_there_is_no_device(void **state)
     assert_null(p.c->cluster.workers[0]);
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
         p.no_device = right[i];
-        proto_channel_close(p.channel); // as one that was started anew
+        proto_channel_close(p.channel); // as one that was restarted
         open_channel(&p);
         join_seeing(&p, 0);
         while (!p.registered)
@@ -317,7 +317,7 @@ static void heartbeats(void **state)
     finish(&p);
 }
 
-// The link breaks, and comes back as soon as there is somebody to dial.
+// The link breaks, and comes back as soon as there is a worker to dial.
 static void a_broken_link(void **state)
 {
     (void)state;
@@ -339,7 +339,7 @@ static void a_broken_link(void **state)
     finish(&p);
 }
 
-// Nobody could dial a worker that registered just before.
+// The coordinator could not dial a worker that registered just before.
 static void a_worker_that_registers(void **state)
 {
     (void)state;
@@ -394,7 +394,7 @@ static void an_idle_session(void **state)
     assert_int_equal(p.c->sessions.n, 1);
     while (p.c->sessions.n && common_clock_left(until) > 0)
         turn(&p, 0);
-    assert_int_equal(p.c->sessions.n, 0); // nobody came
+    assert_int_equal(p.c->sessions.n, 0); // no client came
     finish(&p);
 }
 

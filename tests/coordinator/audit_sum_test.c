@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a row's keys, each computed by the reference alone, are put together to what the reference says of all of them,
-// in any cut and order; and an answer that is off by more than is promised is called wrong.
+// Parts of a row's keys, each computed by the reference alone, are put together to what the reference says of
+// all of them, in any cut and order; and an answer that is off by more than is promised is called wrong.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,10 +10,10 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/steps/audit_sum.h"
 #include "kernels/reference.h"
-#include "proto/limits.h"
+#include "proto/model/limits.h"
 
 enum { KEYS = 60, DIM = 16, V_DIM = 5, PART = PROTO_AUDIT_HEAD + V_DIM };
 
@@ -63,7 +63,8 @@ static void part(const struct kernels_spec *spec, uint64_t from, uint64_t to, do
     out[3] = (double)row.keys;
 }
 
-// The error of the whole's own answer (as float32) when it is put together from `n` parts, beginning with number `at`.
+// The error of the whole's own answer (as float32) when it is put together from `n` parts, beginning with
+// number `at`.
 static struct coordinator_audit_verdict judge(const struct kernels_spec *spec, uint32_t n, uint32_t at,
                                               const float *sink, float off, int32_t dim)
 {
@@ -116,7 +117,8 @@ static void what_is_off_is_wrong(void **state)
     }
 }
 
-// A NaN in a key is one in the answer; keys that weigh nothing, and none at all, are as the kernels have them.
+// A NaN in a key is one in the answer; keys that weigh nothing, and none at all, are as the kernels have
+// them.
 static void what_is_no_number(void **state)
 {
     (void)state;

@@ -155,7 +155,7 @@ static void ready_file_and_lock(void **state)
     end(pid, SIGKILL);
     pid = start(NULL); // a killed one leaves no lock
     end(pid, SIGTERM);
-    assert_int_not_equal(access(ready, R_OK), 0); // it serves no more
+    assert_int_not_equal(access(ready, R_OK), 0); // it has stopped serving
     pid = start(ARGS("--fsync", "--cluster", "named"));
     end(pid, SIGINT);
 }

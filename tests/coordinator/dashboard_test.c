@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dashboard's answers of a coordinator on the test's own loop, without a socket: what cannot be had from outside, such
-// as names that are no UTF-8, an address beyond loopback, and many sessions.
+// The dashboard's answers of a coordinator on the test's own loop, without a socket: what cannot be had from
+// outside, such as names that are no UTF-8, an address beyond loopback, and many sessions.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,8 +12,8 @@
 
 #include <jansson.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/dashboard/ask.h"
@@ -143,7 +143,7 @@ static void hosts_beyond_loopback(void **state)
     (void)state;
     struct fixture f;
     begin(&f, "0.0.0.0:80", NULL);
-    assert_int_equal(ask_from(&f, "10.0.0.1:80", NULL), 200); // nobody's DNS has sent that here
+    assert_int_equal(ask_from(&f, "10.0.0.1:80", NULL), 200); // no DNS has sent that here
     assert_int_equal(ask_from(&f, "evil.example", NULL), 421);
     end(&f);
     begin(&f, "head.example:80", NULL);
@@ -175,7 +175,8 @@ static void wrong_tokens_are_told(void **state)
     end(&f);
 }
 
-// Of the table's tokens those of operators and admins look; others are known, and refused; what has expired is nobody's.
+// Of the table's tokens those of operators and admins may look; others are in the table, and refused; one
+// that has expired counts for nothing.
 static void tokens_of_operators_look(void **state)
 {
     (void)state;
@@ -285,8 +286,8 @@ static json_int_t matching(struct fixture *f, const char *query)
     return n;
 }
 
-// As many orders as are kept serve their viewers beside each other; one more takes the place of the one longest unused.
-// While none may be made, what is kept is shown, and anything else is refused.
+// As many orders as are kept serve their viewers beside each other; one more takes the place of the one
+// longest unused. While none may be made, what is kept is shown, and anything else is refused.
 static void orders_are_kept_and_made_seldom(void **state)
 {
     (void)state;
@@ -311,7 +312,7 @@ static void orders_are_kept_and_made_seldom(void **state)
         f.d->lists.kept[i].made_ns = 1;          // long ago
     assert_int_equal(matching(&f, query[2]), 0); // rather that than nothing
     f.d->lists.next_ns = 0;
-    assert_int_equal(matching(&f, query[2]), 1); // made anew
+    assert_int_equal(matching(&f, query[2]), 1); // made again
     json_decref(get(&f, "/api/v1/sessions", "q=ghijklmnop"));
     f.d->lists.next_ns = COMMON_NO_DEADLINE;
     assert_int_equal(matching(&f, "q=ghijklmnop"), 1);

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/sim/sim_cluster.h"
 
 #define CHUNK_TOKENS 16 // of sessions of the shape {0}
@@ -39,7 +39,7 @@ static uint64_t session_of(struct sim_cluster *cluster, uint32_t rows)
     return call->session;
 }
 
-// The row that is appended may be acknowledged, though this life of the coordinator has not heard of it yet.
+// The row that is appended may be acknowledged, though this life of the coordinator has no record of it yet.
 // Seed 380.
 static void a_truncate_keeps_rows_that_nobody_has_told_of_yet(void **state)
 {
@@ -60,7 +60,7 @@ static void a_truncate_keeps_rows_that_nobody_has_told_of_yet(void **state)
     sim_cluster_free(cluster);
 }
 
-// A holder that comes back while the store takes the truncation is told its chunks again: with the copy, which
+// A holder that comes back while the store takes the truncation gets its chunks again: with the copy, which
 // is all that is left of them a moment later. Seed 34.
 static void a_truncate_keeps_its_copy_while_its_holder_comes_back(void **state)
 {
@@ -71,7 +71,7 @@ static void a_truncate_keeps_its_copy_while_its_holder_comes_back(void **state)
     struct sim_call *opened = sim_open(cluster->client, session, 12, 3);
     OK(opened);
     OK(sim_put(cluster->client, opened, 0, 12, 3, 1));
-    OK(sim_commit(cluster->client, session, 0, 12, 3)); // reconciling tells of these, too
+    OK(sim_commit(cluster->client, session, 0, 12, 3)); // reconciling sends these, too
     sim_disk_stall(SIM_DISK_PATH, true);
     struct sim_call *truncate = sim_truncate(cluster->client, session, 3);
     sim_run_until_idle();
@@ -118,12 +118,12 @@ static void a_truncate_waits_for_holders_that_have_not_heard_of_a_commit(void **
     sim_cluster_free(cluster);
 }
 
-// After a restart one holder is back and tells of rows past a chunk whose holder is away: they count once the
+// After a restart one holder is back and reports rows past a chunk whose holder is away: they count once the
 // layer leads up to them. A truncation between them must not take the chunk for empty. Seed 40413.
 static void a_truncate_waits_for_holders_that_lead_up_to_what_it_keeps(void **state)
 {
     (void)state;
-    for (int away = 0; away < 2; away++) { // whoever of them has which chunk
+    for (int away = 0; away < 2; away++) { // either of them has either chunk
         struct sim_cluster *cluster = cluster_of(2);
         const struct common_loop *holder = cluster->workers[away]->loop;
         struct common_error err;
@@ -164,8 +164,8 @@ static void a_worker_without_its_layout_is_no_session_that_is_gone(void **state)
     sim_cluster_free(cluster);
 }
 
-// What is deleted and what waits for it end in the same turn: the store's answer and the caller's farewell were
-// both there when the coordinator came to run.
+// What is deleted and what waits for it end in the same turn: the store's answer and the caller's farewell
+// were both there when the coordinator came to run.
 static void a_waiting_step_is_cancelled_as_its_session_is_deleted(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ring of events: numbers, gaps, floods, strings that are too long or broken, and the words that it shares with the
-// log. Time is the test's.
+// The ring of events: numbers, gaps, floods, strings that are too long or broken, and the words that it
+// shares with the log. Time is the test's.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/events.h"
 #include "coordinator/turn.h"
 
@@ -197,7 +197,7 @@ static void a_flood_is_counted(void **state)
     coordinator_events_free(events);
 }
 
-// Somebody who is refused again and again, for a day, does not fill the ring.
+// A client that is refused again and again, for a day, does not fill the ring.
 static void what_goes_on_is_told_ever_more_seldom(void **state)
 {
     (void)state;
@@ -293,7 +293,7 @@ static void the_log_and_the_event_say_the_same(void **state)
                             "b", 4);
     assert_string_equal(coordinator_events_next(events, 1)->text, "moved: at last (chunks=2, to=b)");
     assert_int_equal(coordinator_events_last(events), 2);
-    coordinator_events_tell(events, &event, "wrong by=%s trace=%s", "-", "-"); // a step that nobody traces
+    coordinator_events_tell(events, &event, "wrong by=%s trace=%s", "-", "-"); // a step without a trace
     assert_string_equal(coordinator_events_next(events, 2)->text, "wrong (by=-)");
     coordinator_events_tell(events, &event, "wrong trace=%s", "-");
     assert_string_equal(coordinator_events_next(events, 3)->text, "wrong");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deficit round robin: order within a tenant, nobody starves, shares follow cost and weight, a tenant that was away goes
-// first but not twice, and the work of a choice is bounded.
+// Deficit round robin: order within a tenant, no tenant starves, shares follow cost and weight, a tenant that
+// was away goes first but not twice, and the work of a choice is bounded.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,13 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/steps/fair.h"
 
 #define TENANTS 200
 
 struct thing {
-    struct proto_list link;
+    struct common_list link;
     uint32_t tenant, cost, nth; // nth of its tenant
 };
 
@@ -30,16 +30,16 @@ static void push(uint32_t tenant, uint32_t weight, uint32_t cost)
     struct thing *t = calloc(1, sizeof(*t));
     assert_non_null(t);
     *t = (struct thing){.tenant = tenant, .cost = cost, .nth = pushed[tenant]++};
-    proto_list_init(&t->link);
+    common_list_init(&t->link);
     coordinator_fair_push(&fair, tenant, weight, &t->link);
 }
 
 static struct thing pop(void)
 {
-    struct proto_list *link = coordinator_fair_next(&fair);
+    struct common_list *link = coordinator_fair_next(&fair);
     assert_non_null(link);
     assert_ptr_equal(coordinator_fair_next(&fair), link); // asking again changes nothing
-    struct thing *t = proto_list_entry(link, struct thing, link), out = *t;
+    struct thing *t = common_list_entry(link, struct thing, link), out = *t;
     coordinator_fair_take(&fair, link, t->cost);
     free(t);
     return out;
@@ -145,7 +145,7 @@ static void test_shares_follow_cost_and_weight(void **state)
     assert_in_range(spent[3], 12000 - 160, 12000 + 160);
 }
 
-// However dear it is, an item is sent at last, and at once where nobody else waits.
+// However dear it is, an item is sent at last, and at once where no other one waits.
 static void test_nobody_starves(void **state)
 {
     (void)state;
@@ -168,7 +168,7 @@ static void test_removed_items_cost_nothing(void **state)
     struct thing away[3];
     for (uint32_t i = 0; i < 3; i++) {
         away[i] = (struct thing){.tenant = i + 1, .cost = 1};
-        proto_list_init(&away[i].link);
+        common_list_init(&away[i].link);
         coordinator_fair_push(&fair, i + 1, 1, &away[i].link);
     }
     push(3, 1, 5);
@@ -181,8 +181,8 @@ static void test_removed_items_cost_nothing(void **state)
     assert_int_equal(pop().tenant, 1);
 }
 
-// Any order of pushes and sends: nothing is lost, each tenant's order holds, and one that waits sees at most `weight`
-// items of each other one go between two of its turns, its debts aside (all cost 1 here).
+// Any order of pushes and sends: nothing is lost, each tenant's order holds, and one that waits sees at most
+// `weight` items of each other one go between two of its turns, its debts aside (all cost 1 here).
 static void test_drawn(void **state)
 {
     (void)state;
@@ -219,14 +219,14 @@ static void test_drawn(void **state)
 static void test_many_items(void **state)
 {
     (void)state;
-    static struct proto_list items[1000];
+    static struct common_list items[1000];
     for (uint32_t tenants = 1; tenants <= TENANTS; tenants *= TENANTS) {
         const uint32_t rounds = 1000;
         const uint64_t began = common_clock_ns();
         for (uint32_t r = 0; r < rounds; r++) {
             for (uint32_t i = 0; i < 1000; i++)
                 coordinator_fair_push(&fair, i % tenants, 1, &items[i]);
-            for (struct proto_list *item; (item = coordinator_fair_next(&fair));)
+            for (struct common_list *item; (item = coordinator_fair_next(&fair));)
                 coordinator_fair_take(&fair, item, 1);
         }
         print_message("a step among %u tenants: %.1f ns\n", tenants,

@@ -194,7 +194,7 @@ static void small_done(void *arg, banyan_code code, const banyan_error *error, b
     atomic_store(&seen->small_after, atomic_fetch_add(&seen->done, 1));
 }
 
-// Nobody waits behind a giant: with many of them under way a small step comes back before they have all done
+// No step waits behind a giant: with many of them under way a small step comes back before they have all done
 // so.
 static void small_ones_pass_giants(void **state)
 {

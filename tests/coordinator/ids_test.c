@@ -8,7 +8,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/session/ids.h"
 #include "coordinator/session/sessions.h"
 #include "coordinator/session/table.h"
@@ -72,7 +72,7 @@ static void there_and_back(void **state)
     }
 }
 
-// The same key, but ids of chunks say nothing of those of sessions.
+// The same key, but ids of chunks reveal nothing about those of sessions.
 static void chunks_have_their_own(void **state)
 {
     (void)state;
@@ -88,7 +88,8 @@ static void chunks_have_their_own(void **state)
     assert_true(coordinator_ids_of_chunk(&plain, UINT64_MAX - 1) == UINT64_MAX - 1);
 }
 
-// Of places that follow each other about half the bits change, whichever way they follow; and ids are in no order.
+// Of places that follow each other about half the bits change, whichever way they follow; and ids are in no
+// order.
 static void neighbours_have_nothing_in_common(void **state)
 {
     (void)state;
@@ -136,7 +137,8 @@ static struct coordinator_place place_of(const struct sim_cluster *cluster, uint
     return coordinator_ids_place(&cluster->coordinator->sessions.ids, id);
 }
 
-// The ids of a life are those of the next one, also of one whose store has no key; and its new sessions have none like them.
+// The ids of a life are those of the next one, also of one whose store has no key; and its new sessions have
+// none like them.
 static void a_restart_keeps_ids(void **state)
 {
     (void)state;
@@ -200,8 +202,8 @@ static void lists_go_on(void **state)
     }
 }
 
-// What a worker has of another store, or of this one's future, is no new session's; another store's says nothing of how
-// far this one has come.
+// What a worker has of another store, or of this one's future, is not a new session's; another store's does
+// not show how far this one has come.
 static void numbers_of_others(void **state)
 {
     (void)state;

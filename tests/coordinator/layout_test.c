@@ -10,8 +10,8 @@
 
 #include <string.h>
 
-#include "common/coverage.h"
-#include "common/hash.h"
+#include "common/hash/coverage.h"
+#include "common/hash/hash.h"
 #include "coordinator/session/layout.h"
 
 #define INDICES 40
@@ -80,7 +80,7 @@ static void same_as_an_array(void **state)
     }
 }
 
-// What coverage is for: each of these must be told from the right layout.
+// What coverage is for: each of these must differ from the right layout.
 static void what_is_wrong_shows(void **state)
 {
     (void)state;

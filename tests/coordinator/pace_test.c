@@ -24,7 +24,8 @@ struct cluster {
     uint64_t looks;
 };
 
-// A window: worker i is busy for a tenth of it, at pace[i], or all the time where it is very slow; 0: it has no work.
+// A window: worker i is busy for a tenth of it, at pace[i], or all the time where it is very slow; 0: it has
+// no work.
 static void look(struct cluster *c, const double *pace)
 {
     struct coordinator_pace *paces[MOST];
@@ -104,7 +105,7 @@ static void all_alike(void **state)
         looks(&c, (double[]){0.2, 0.25, 0.15, 0.2, 0.3}, 50);
         assert_slow(&c, 0, 0);
     }
-    struct cluster most = of(3); // most are: whoever is fast is the exception
+    struct cluster most = of(3); // most are: a fast one is the exception
     looks(&most, (double[]){0.2, 0.2, 1}, 50);
     assert_slow(&most, 0, 0);
     most = of(5);
@@ -139,7 +140,7 @@ static void slower_still(void **state)
     assert_float_equal(c.paces[1].factor, COORDINATOR_PACE_LEAST, 0.0001);
 }
 
-// Work of a few ms in a window says nothing, however long it takes.
+// Work of a few ms in a window does not count, however long it takes.
 static void tiny_work(void **state)
 {
     (void)state;
@@ -152,7 +153,7 @@ static void tiny_work(void **state)
     assert_slow(&c, 0, 0);
 }
 
-// It has nobody to be compared with: others that are idle are asked to measure, one at a time.
+// There is no worker to compare it with: others that are idle are asked to measure, one at a time.
 static void alone_with_work(void **state)
 {
     (void)state;
@@ -222,7 +223,7 @@ static void one_that_stalls(void **state)
     }
 }
 
-// Reports begin anew with another process, and one of an older release has none.
+// Reports begin again with another process, and one of an older release has none.
 static void other_processes(void **state)
 {
     (void)state;
@@ -255,9 +256,9 @@ static void report(struct cluster *c, uint32_t i, const struct share *share)
     coordinator_pace_hear(&c->paces[i], r);
 }
 
-// What heartbeats of three workers say in a window of a second, in ms: w1 is the suspect. Taken from workers on a Zen 3
-// (AVX2, two processors, 6,000 tokens of float32, some 10 to 30 steps a second) that had measured 3 to 7 GB/s, and from
-// some that were started with --bandwidth 40G.
+// What heartbeats of three workers say in a window of a second, in ms: w1 is the suspect. Taken from workers
+// on a Zen 3 (AVX2, two processors, 6,000 tokens of float32, some 10 to 30 steps a second) that had measured
+// 3 to 7 GB/s, and from some that were started with --bandwidth 40G.
 static void as_workers_report(void **state)
 {
     (void)state;

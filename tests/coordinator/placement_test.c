@@ -50,13 +50,14 @@ static void members_until_wide_enough(void **state)
     assert_int_equal(choose(c, 3, 1), 0); // wide enough: a member
     assert_int_equal(choose(c, 3, 2), 2); // not yet: the best of the others
     c[0].free_bytes = 0;
-    assert_int_equal(choose(c, 3, 1), 2); // no member has memory: somebody joins
+    assert_int_equal(choose(c, 3, 1), 2); // no member has memory: another worker joins
     c[1].free_bytes = c[2].free_bytes = 0;
     c[0].free_bytes = BYTES;
-    assert_int_equal(choose(c, 3, 3), 0); // nobody can join: a member takes more
+    assert_int_equal(choose(c, 3, 3), 0); // no worker can join: a member takes more
 }
 
-// What chunks that are there will take counts as taken while somebody has more; then it is given out again.
+// What chunks that are there will take counts as taken while another worker has more; then it is given out
+// again.
 static void open_memory_goes_last(void **state)
 {
     (void)state;
@@ -65,13 +66,13 @@ static void open_memory_goes_last(void **state)
         {.free_bytes = 2 * BYTES, .open_bytes = BYTES, .bandwidth = 10, .host = 1},
         {.free_bytes = BYTES, .bandwidth = 90, .host = 2, .apart = true}};
     const uint32_t has[1] = {2};
-    assert_int_equal(choose(c, 3, 1), 1); // somebody joins rather
+    assert_int_equal(choose(c, 3, 1), 1); // another worker joins rather
     c[0].open_bytes = 2 * BYTES;
     assert_int_equal(choose(c, 3, 1), 0);
     assert_int_equal(coordinator_placement_follow(c, 3, has, 1, CHUNK, BYTES), 0);
     c[0].open_bytes++;
     assert_int_equal(coordinator_placement_follow(c, 3, has, 1, CHUNK, BYTES), 1);
-    c[1].open_bytes++; // nobody has more
+    c[1].open_bytes++; // no worker has more
     assert_int_equal(choose(c, 3, 1), 0);
     assert_int_equal(choose(c, 3, 2), 1);
     assert_int_equal(coordinator_placement_follow(c, 3, has, 1, CHUNK, BYTES), 0);
@@ -124,7 +125,8 @@ static void copies_are_on_hosts_of_their_own(void **state)
     assert_int_equal(follow(c, 4, has, 1), 2);
 }
 
-// Who does not reach a member, or is not reached by one, joins only for want of memory, and never to have one copy more.
+// Who does not reach a member, or is not reached by one, joins only for want of memory, and never to have one
+// copy more.
 static void who_is_apart_joins_last(void **state)
 {
     (void)state;

@@ -75,7 +75,8 @@ static void silence_does_not_count_while_it_is_away(void **state)
     struct coordinator_presence p = begin();
     assert_int_equal(coordinator_presence_patience(&p, START + 4, 35, START + 4000), 0); // as it was
     assert_int_equal(coordinator_presence_note(&p, START + 4000), 3990);
-    assert_int_equal(coordinator_presence_patience(&p, START + 4, 35, START + 4000), 35); // all of it, anew
+    assert_int_equal(coordinator_presence_patience(&p, START + 4, 35, START + 4000),
+                     35); // all of it, from the start
     for (uint64_t t = 10; t < 35; t += 10) {
         assert_int_equal(coordinator_presence_note(&p, START + 4000 + t), 0);
         assert_int_equal(coordinator_presence_patience(&p, START + 4, 35, START + 4000 + t), 35 - t);

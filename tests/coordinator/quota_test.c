@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rate lets through what it says, in whole numbers and to the nanosecond; quotas take all or nothing, and say why not.
+// A rate lets through what it says, in whole numbers and to the nanosecond; quotas take all or nothing, and
+// say why not.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +11,7 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/tenants/quota.h"
 
 #define S COMMON_NS_PER_S

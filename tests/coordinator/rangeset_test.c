@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/session/rangeset.h"
 
 #define POSITIONS 200

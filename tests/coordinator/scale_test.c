@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reconciling at the size that one worker may have: 20,000 sessions of 80 layers and 50 chunks each, a million chunks
-// in all. Its link breaks, then the coordinator is killed: both times it is back, in a bounded number of messages.
-// Prints what it took. With numbers: other sizes, SESSIONS LAYERS CHUNKS.
+// Reconciling at the size that one worker may have: 20,000 sessions of 80 layers and 50 chunks each, a
+// million chunks in all. Its link breaks, then the coordinator is killed: both times it is back, in a bounded
+// number of messages. Prints what it took. With numbers: other sizes, SESSIONS LAYERS CHUNKS.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/sim/sim_cluster.h"
 
 enum { CHUNK_TOKENS = 16 };
@@ -109,7 +109,8 @@ static void is_back(struct sim_cluster *cluster, uint64_t session, const char *w
         n += seen[i] - before[i];
     }
     printf("\n");
-    // A page of the inventory has at least 48 KiB, a session a layout and, to 4,096 ranges, a message of rows.
+    // A page of the inventory has at least 48 KiB, a session a layout and, to 4,096 ranges, a message of
+    // rows.
     uint64_t pages = (uint64_t)sessions * chunks * (layers * 2 + 24) / (48 * 1024) + 2;
     assert_in_range(n, sessions, pages + 2 * (uint64_t)sessions + 2);
 }

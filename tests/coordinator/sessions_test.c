@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/common/group.h"
 
 static struct harness_cluster *cluster;

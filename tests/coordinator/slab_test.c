@@ -51,7 +51,8 @@ static void a_slab_has_the_bytes_of_a_packed_partial(void **state)
             for (uint32_t dim = 1; dim <= 33; dim++)
                 assert_int_equal(coordinator_slab_partial_bytes(rows, heads, dim),
                                  kernels_partial_bytes(rows, heads, dim));
-    // Two KV heads of one value take 12 bytes each and three lines together: one line less is too few for one.
+    // Two KV heads of one value take 12 bytes each and three lines together: one line less is too few for
+    // one.
     struct coordinator_slabs slabs;
     coordinator_slabs_cut(1, 2, 1, 1, 3 * 64, &slabs);
     assert_int_equal(slabs.n, 1);

@@ -39,7 +39,7 @@ static void move_worker(int from, int to)
     struct coordinator_cluster *cluster = coordinator_alloc(sizeof(*cluster));
     coordinator_cluster_init(cluster, &core);
     struct coordinator_worker w = {.cluster = cluster, .state = (enum coordinator_worker_state)from};
-    proto_list_init(&w.changed);
+    common_list_init(&w.changed);
     coordinator_worker_set_state(&w, (enum coordinator_worker_state)to);
     assert_int_equal(w.state, to);
     free(cluster);

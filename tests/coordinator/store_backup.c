@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/store/restore.h"
 #include "tests/coordinator/store_suite.h"
@@ -153,7 +153,7 @@ static void given_up(void *arg, enum common_code code, const char *text)
 // When the store is stopped, or the backup given up.
 enum when { STOPPED, FREED, FREED_WHEN_COPIED, WHENS };
 
-// What the backup's owner is told in the end.
+// What the backup's owner gets in the end.
 static enum common_code give_up(enum when when)
 {
     struct coordinator_store *store;
@@ -186,7 +186,7 @@ static enum common_code give_up(enum when when)
     return code;
 }
 
-// A copy that has ended when the store is stopped is told as such: then it is tried again.
+// A copy that has ended when the store is stopped is reported as such: then it is tried again.
 void store_backup_is_given_up(void **state)
 {
     (void)state;

@@ -20,10 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "tests/coordinator/store_suite.h"
 
-// ---- a disk that fails where it is told to --------------------------------------------------------
+// ---- a disk that fails where it should ------------------------------------------------------------
 
 static _Atomic(const char *) full_at; // the next execution of this text finds the disk full
 static atomic_uint full_in;           // so many steps from now one finds it full; 0: none does
@@ -168,8 +168,8 @@ void store_commit_that_fails(void **state)
     store_close(store);
 }
 
-// The second operation of a batch fails, between two batches of the same transaction: its first one is not there
-// either, theirs are.
+// The second operation of a batch fails, between two batches of the same transaction: its first one is not
+// there either, theirs are.
 void store_half_a_batch(void **state)
 {
     (void)state;
@@ -243,7 +243,7 @@ void store_killed_again_and_again(void **state)
         assert_int_equal(pipe(pipes), 0);
         pid_t pid = fork();
         assert_true(pid >= 0);
-        if (pid == 0) { // tells each number as it gets it, and each write as it is acknowledged
+        if (pid == 0) { // prints each number as it gets it, and each write as it is acknowledged
             struct coordinator_store *store;
             struct store_seen seen;
             uint64_t said[3] = {0};

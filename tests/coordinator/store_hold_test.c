@@ -17,8 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/log.h"
-#include "common/loop.h"
+#include "common/log/log.h"
+#include "common/loop/loop.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/store/hold.h"
 #include "coordinator/store/restore.h"
@@ -231,11 +231,11 @@ static void a_folder_that_takes_no_files_is_said(void **state)
 
 // ---- files that were moved --------------------------------------------------------------------------------
 
-// Somebody moves the whole store away under a running coordinator, and starts another one: each has files of its own. What
-// the first one still does, also as it ends, touches nothing of the second one's.
+// The whole store is moved away under a running coordinator, and another one starts: each has files of its
+// own. What the first one still does, also as it ends, touches nothing of the second one's.
 //
-// SQLite itself looks whether its file has been moved before it closes, and only then takes a second for the disk; so it is
-// not asked to remove anything at all (a_log_stays_empty_after_a_stop).
+// SQLite itself looks whether its file has been moved before it closes, and only then takes a second for the
+// disk; so it is not asked to remove anything at all (a_log_stays_empty_after_a_stop).
 static void one_that_was_moved_away_touches_nothing(void **state)
 {
     (void)state;
@@ -353,7 +353,8 @@ static void expect_it(void)
     store_close(store);
 }
 
-// A reboot in the middle of a takeover, at each place; the lease says that somebody takes the store, on another boot.
+// A reboot in the middle of a takeover, at each place; the lease says that a process takes the store, on
+// another boot.
 static void a_takeover_that_was_cut_off_is_opened(void **state)
 {
     (void)state;
@@ -384,7 +385,7 @@ static void a_takeover_that_was_cut_off_is_opened(void **state)
         expect_it();
         struct stat st;
         assert_int_equal(stat(beside("-lease"), &st), 0);
-        assert_int_equal(st.st_size, 0); // that version believes it no more either
+        assert_int_equal(st.st_size, 0); // that version does not accept it any more either
         if (i < sizeof left / sizeof *left)
             assert_int_equal(access(beside("-taking"), F_OK), 0); // named in the log; an operator removes it
         expect_it();

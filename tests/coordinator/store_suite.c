@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 char store_folder[64], store_path[128];
 struct common_loop *store_loop;

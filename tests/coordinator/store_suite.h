@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the store's tests share: a store in a folder of its own, and what was read when it was opened.
+// What the files of the store's tests share: a store in a folder of its own, and what was read when it was
+// opened.
 #ifndef TESTS_COORDINATOR_STORE_SUITE_H
 #define TESTS_COORDINATOR_STORE_SUITE_H
 
@@ -33,7 +34,7 @@ struct store_seen {
     struct coordinator_token_row token; // the last one
 };
 
-// A reader that writes down what it is told.
+// A reader that writes down what it gets.
 struct coordinator_store_reader store_reader(struct store_seen *seen);
 enum common_code store_open(struct store_seen *seen, struct coordinator_store **out,
                             struct common_error *err);

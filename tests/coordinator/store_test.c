@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "tests/coordinator/store_suite.h"
 
 static void everything_comes_back(void **state)
@@ -218,7 +218,7 @@ static void a_chunk_has_followers(void **state)
     store_close(store);
 }
 
-// A chunk keeps its seal while it is the same, whoever holds it, and another in its place has none.
+// A chunk keeps its seal while it is the same, no matter who holds it, and another in its place has none.
 static void a_chunk_has_a_seal(void **state)
 {
     (void)state;
@@ -367,7 +367,7 @@ static void numbers_go_on(void **state)
     store_close(store);
 }
 
-// A store knows its lives, also those that a copy of it has not had; a copy knows those before the copying.
+// A store lists its lives, also those that a copy of it has not had; a copy lists those before the copying.
 // Neither gives a chunk the number that the other one has given.
 static void lives_are_kept(void **state)
 {
@@ -498,7 +498,7 @@ static uint64_t version_of(void)
     return version;
 }
 
-static void make_old(void) // what a coordinator that knows neither tenants nor keys of ids has written
+static void make_old(void) // what a coordinator without tenants and keys of ids has written
 {
     sqlite3 *db;
     assert_int_equal(sqlite3_open(store_path, &db), SQLITE_OK);
@@ -510,7 +510,8 @@ static void make_old(void) // what a coordinator that knows neither tenants nor 
     sqlite3_close(db);
 }
 
-// A new store has a key for its session ids and keeps it; each has its own. A coordinator of before refuses such a store.
+// A new store has a key for its session ids and keeps it; each has its own. An earlier coordinator refuses
+// such a store.
 static void ids_have_a_key(void **state)
 {
     (void)state;
@@ -564,8 +565,8 @@ static void quotas(void **state)
     store_close(store);
 }
 
-// Tenants and tokens come back; names are unique in a tenant, not in the store; and the first of them makes the store one
-// that a coordinator of before, which would show all sessions to everybody, refuses.
+// Tenants and tokens come back; names are unique in a tenant, not in the store; and the first of them makes
+// the store one that an earlier coordinator, which would show all sessions to every client, refuses.
 static void tenants_and_tokens(void **state)
 {
     (void)state;
@@ -625,7 +626,7 @@ static void tenants_and_tokens(void **state)
     store_close(store);
 }
 
-// The tables of a coordinator that knows no tenants: its sessions are the default tenant's.
+// The tables of a coordinator without tenants: its sessions are the default tenant's.
 static void older_store(void **state)
 {
     (void)state;

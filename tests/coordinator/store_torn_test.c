@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store on a disk that dies at any moment, loses and tears what was not synced, and whose syncs fail: what was
-// acknowledged is there, what was refused is not and never comes back, each batch is there as a whole or not at all, and the
-// file passes SQLite's integrity check.
+// The store on a disk that dies at any moment, loses and tears what was not synced, and whose syncs fail:
+// what was acknowledged is there, what was refused is not and never comes back, each batch is there as a
+// whole or not at all, and the file passes SQLite's integrity check.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,8 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/store/store.h"
 #include "tests/common/sanitized.h"
 #include "tests/coordinator/torn_disk.h"
@@ -132,7 +132,7 @@ static bool on_floor(void *arg, uint64_t session, uint64_t floor)
 static bool on_draining(void *arg, const char *worker, const void *reason, size_t reason_bytes)
 {
     (void)arg, (void)worker, (void)reason, (void)reason_bytes;
-    return false; // nobody is
+    return false; // none is
 }
 
 static bool open_store(void)
@@ -286,7 +286,7 @@ static void holds(uint64_t id)
         fail_msg("seed %" PRIu64 ": session %" PRIu64 " was dropped and is there", seed, id);
     if (!there && s->made == DONE && (s->dropped == NOT_ASKED || s->dropped == REFUSED))
         fail_msg("seed %" PRIu64 ": session %" PRIu64 " was acknowledged and is not there", seed, id);
-    // What nobody was told is as it is, from now on.
+    // What was not answered is as it is, from now on.
     if (s->made == UNTOLD)
         s->made = there ? DONE : REFUSED;
     if (s->dropped == UNTOLD || s->dropped == REFUSED)

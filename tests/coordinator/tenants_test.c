@@ -12,14 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/secret.h"
+#include "common/secure/secret.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/state.h"
 #include "coordinator/tenants/access.h"
-#include "proto/codec.h"
-#include "proto/pass.h"
+#include "proto/rights/pass.h"
+#include "proto/wire/codec.h"
 
 // ---- the table --------------------------------------------------------------------------------------
 
@@ -48,7 +48,8 @@ static unsigned documented(const char *text, const char *verb)
     return bits;
 }
 
-// Each method of clients with each access: a new method that is in no row of the table, or of the guide, fails here.
+// Each method of clients with each access: a new method that is in no row of the table, or of the guide,
+// fails here.
 static void every_method_and_access(void **state)
 {
     (void)state;

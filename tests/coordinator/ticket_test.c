@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator answers when a ticket cannot be made: proto_ticket_make is the linker's (--wrap), and fails when
-// the test says so.
+// The coordinator answers when a ticket cannot be made: proto_ticket_make is the linker's (--wrap), and fails
+// when the test says so.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "proto/ticket.h"
+#include "proto/rights/ticket.h"
 #include "tests/sim/sim_cluster.h"
 
 static bool ticket_fails;

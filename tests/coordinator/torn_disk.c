@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 enum { SECTOR = 512 };
 
@@ -226,7 +226,7 @@ static int on_is_locked(sqlite3_file *base, int *out)
 
 static int on_control(sqlite3_file *base, int what, void *arg)
 {
-    static int keeps_log; // as the unix VFS: set where it is not negative, and told
+    static int keeps_log; // as the unix VFS: set where it is not negative, and returned
     int *keep = arg;
     (void)base;
     if (what != SQLITE_FCNTL_PERSIST_WAL)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk for SQLite, in memory, that loses and tears what was not synced. While it is there it is SQLite's default; files
-// are known by their paths, and are what they were when a store is opened again.
+// A disk for SQLite, in memory, that loses and tears what was not synced. While it is there it is SQLite's
+// default; files are known by their paths, and are what they were when a store is opened again.
 //
 //   xWrite, xTruncate ──▶ pending ──xSync──▶ durable
 //                            │ crash
@@ -14,10 +14,10 @@
 
 void torn_disk_begin(uint64_t seed);
 void torn_disk_end(void);
-uint64_t torn_disk_random(uint64_t n); // below n, from the seed; for who has no store open
+uint64_t torn_disk_random(uint64_t n); // below n, from the seed; for a caller without an open store
 
-// The process dies at the nth write, truncation, sync or deletion from now (0: now): nothing that it does from then on
-// reaches the disk. UINT64_MAX: it does not.
+// The process dies at the nth write, truncation, sync or deletion from now (0: now): nothing that it does
+// from then on reaches the disk. UINT64_MAX: it does not.
 void torn_disk_die_at(uint64_t nth);
 bool torn_disk_dead(void);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A coordinator whose audit log is on a disk that hangs, on the test's own loop: the loop goes on, answers wait for
-// their records as docs/operating/audit.md says, within their deadlines, and a stop ends.
+// A coordinator whose audit log is on a disk that hangs, on the test's own loop: the loop goes on, answers
+// wait for their records as docs/operating/audit.md says, within their deadlines, and a stop ends.
 #include <event2/event.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,14 +13,14 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/events.h"
 #include "coordinator/state.h"
 #include "coordinator/trail/trail.h"
-#include "proto/rpc.h"
-#include "proto/status.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/status.h"
 #include "tests/common/hung_disk.h"
 
 #define SECOND       COMMON_NS_PER_S

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the audit log records: every call has its line in the table, what changes nothing is not taken for a change, and a
-// flood of tries does not fill the disk and hides nobody of another host.
+// What the audit log records: every call has its line in the table, what changes nothing is not taken for a
+// change, and a flood of tries does not fill the disk and hides no other host.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 
 // ---- calls --------------------------------------------------------------------------------------
 
-// Whoever adds a call of the coordinator's says whether it changes something.
+// A new call of the coordinator's must say here whether it changes something.
 static void every_call_has_a_line(void **state)
 {
     (void)state;

@@ -167,7 +167,7 @@ static void completions_run_first_and_in_their_order(void **state)
     coordinator_turn_mark(&ground->turn, WORKERS);
     coordinator_turn_complete(&ground->turn, &first->completion);
     coordinator_turn_complete(&ground->turn, &second->completion);
-    assert_string_equal(ground->ran, ""); // never on the stack of who ends
+    assert_string_equal(ground->ran, ""); // never on the stack of its caller
     sim_run_until_idle();
     assert_string_equal(ground->ran, "12w");
 }

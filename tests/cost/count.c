@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what a process asks of the C library (count.h). Preloaded: the daemons are those that users have, and nothing is counted
-// in them where nobody looks. Each function here does what the library's does, and adds to a number in a file that others map.
+// Counts what a process asks of the C library (count.h). Preloaded: the daemons are those that users have,
+// and nothing is counted in them otherwise. Each function here does what the library's does, and adds to a
+// number in a file that others map.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -22,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/frame.h"
+#include "proto/wire/frame.h"
 #include "tests/cost/count.h"
 
 // glibc leaves blocks that each thread keeps for itself, up to this size, as they are.
@@ -45,7 +46,8 @@ static void *original(const char *name)
 }
 
 // ---- bytes --------------------------------------------------------------------------------------
-// Before the constructor has found the library's own functions, and in those that look for them, bytes go one by one.
+// Before the constructor has found the library's own functions, and in those that look for them, bytes go one
+// by one.
 
 static void *(*copies)(void *, const void *, size_t);
 static void *(*moves)(void *, const void *, size_t);
@@ -72,7 +74,8 @@ void *memcpy(void *restrict to, const void *restrict from, size_t n)
     return copies(to, from, n);
 }
 
-// What went past the caches, where the program exports the number (common/wipe.h): a call of explicit_bzero follows.
+// What went past the caches, where the program exports the number (common/memory/wipe.h): a call of
+// explicit_bzero follows.
 extern atomic_size_t common_wiped_past __attribute__((weak));
 
 static void add_past(void)

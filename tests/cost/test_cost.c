@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operation costs, counted: the same script against real daemons on unix sockets, again and again, until all buffers are
-// there and all lists are long enough. Each of the processes' numbers is held to its bound in tests/cost/bounds.
+// What an operation costs, counted: the same script against real daemons on unix sockets, again and again,
+// until all buffers are there and all lists are long enough. Each of the processes' numbers is held to its
+// bound in tests/cost/bounds.
 //
 //     cost_test COUNT.SO BOUNDS [--print]
 //
-// A number is the least of some rounds, an operation: what comes by itself, such as beats and timers, and what load makes of a
-// burst, is in some of the rounds alone. --print shows what was counted, as lines of BOUNDS, and holds it to nothing.
+// A number is the least of some rounds, an operation: what comes by itself, such as beats and timers, and
+// what load makes of a burst, is in some of the rounds alone. --print shows what was counted, as lines of
+// BOUNDS, and holds it to nothing.
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>

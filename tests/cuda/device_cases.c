@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/float16.h"
+#include "common/tensor/float16.h"
 #include "tests/common/sanitized.h"
 #include "tests/cuda/device_harness.h"
 
@@ -355,7 +355,8 @@ void cases_bits_do_not_depend_on_the_batch(void **state)
     }
 }
 
-// Wide tiles leave out the products with parts of q that are zeros: the same bits as beside a row that has them.
+// Wide tiles leave out the products with parts of q that are zeros: the same bits as beside a row that has
+// them.
 void cases_bits_of_short_queries(void **state)
 {
     (void)state;

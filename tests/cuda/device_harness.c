@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/float16.h"
-#include "common/float8.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/float8.h"
 
 const struct kernels_device_ops *ops;
 struct kernels_device *device;

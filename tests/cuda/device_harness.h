@@ -12,7 +12,8 @@ extern struct kernels_device *device;        // open in `numbers`
 // Opens the module's table. False: the file cannot be opened or is of another kind (a sentence is printed).
 bool harness_load(const char *path);
 
-// Kernels that were loaded by their first launch, as the emulated runtime counts them; 0 on a GPU, which does not say.
+// Kernels that were loaded by their first launch, as the emulated runtime counts them; 0 on a GPU, which does
+// not say.
 unsigned harness_late_loads(void);
 
 // The keys of several sets of data (one a KV head; equal shapes and positions), encoded for the device and
@@ -30,7 +31,7 @@ struct placed {
 };
 
 struct placed harness_place(const struct data *heads, uint32_t kv_heads, const uint32_t *lengths, uint32_t n);
-void harness_cut(struct placed *p, const uint32_t *lengths, uint32_t n); // anew
+void harness_cut(struct placed *p, const uint32_t *lengths, uint32_t n); // again
 void harness_shuffle(struct placed *p, uint64_t seed);
 void harness_remove(struct placed *p);
 

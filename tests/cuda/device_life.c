@@ -210,7 +210,8 @@ static void never(void *arg, enum common_code code, const struct common_error *e
     abort();
 }
 
-// CASE(what is wrong, whether the spec alone is, the change of a good item whose keys are in a block of 8 KiB)
+// CASE(what is wrong, whether the spec alone is, the change of a good item whose keys are in a block of 8
+// KiB)
 #define BAD_ITEMS(CASE)                                                                                      \
     CASE(k_not_aligned, false, run->k += 1)                                                                  \
     CASE(v_ends_past_the_block, false, run->v = block + 8192 - 64)                                           \
@@ -565,8 +566,8 @@ static void run_on(struct kernels_device *of, uint32_t q_heads, uint64_t block)
     data_free(&d);
 }
 
-// What steps hold comes out of what the pool leaves for them; a workspace that one large step needed goes back
-// when many small ones have not.
+// What steps hold comes out of what the pool leaves for them; a workspace that one large step needed goes
+// back when many small ones have not.
 void cases_workspace_shrinks(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of threads that go on from task to task (kernels/cuda/tile.cuh): few of them for all tasks, against one for
-// each, by bits. BANYAN_CUDA_PERSISTENT says how many, so that a real device with few tasks does it, too.
+// Blocks of threads that go on from task to task (kernels/cuda/tile.cuh): few of them for all tasks, against
+// one for each, by bits. BANYAN_CUDA_PERSISTENT says how many, so that a real device with few tasks does it,
+// too.
 #include "tests/cuda/device_cases.h"
 
 #include <setjmp.h>
@@ -150,7 +151,8 @@ void cases_tasks_without_keys(void **state)
     }
 }
 
-// What is not finite, in a task at the begin, amid others, at the end: done again behind the last, the others not.
+// What is not finite, in a task at the begin, amid others, at the end: done again behind the last, the others
+// not.
 void cases_tasks_done_again(void **state)
 {
     (void)state;

@@ -3,11 +3,11 @@
 //
 //     cuda_device_test MODULE.so numbers|latents|persistent|wgmma|life|fault|driver|shrink
 //
-// numbers: answers against the float64 reference, and bits. latents: the same for MLA. persistent: blocks of threads that go on from task
-// to task. wgmma: both with BANYAN_CUDA_WGMMA=1 (status 77
-// unless the device has compute capability 9.0). life: pool, writes, limits, many steps under way.
-// fault: only over the emulated module, which makes its third kernel fail. driver: the same with a driver that
-// is too old. shrink: emulated, too: real runtimes give memory back in larger pieces. Exit status 77: no device here.
+// numbers: answers against the float64 reference, and bits. latents: the same for MLA. persistent: blocks of
+// threads that go on from task to task. wgmma: both with BANYAN_CUDA_WGMMA=1 (status 77 unless the device has
+// compute capability 9.0). life: pool, writes, limits, many steps under way. fault: only over the emulated
+// module, which makes its third kernel fail. driver: the same with a driver that is too old. shrink:
+// emulated, too: real runtimes give memory back in larger pieces. Exit status 77: no device here.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

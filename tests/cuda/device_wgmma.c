@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/float16.h"
+#include "common/tensor/float16.h"
 #include "tests/cuda/device_cases.h"
 #include "tests/cuda/device_harness.h"
 
@@ -88,7 +88,8 @@ void cases_wgmma_of_every_shape(void **state)
     }
 }
 
-// Queries that bfloat16 holds take a path of their own, with the same bits: -0 of another part decides nothing.
+// Queries that bfloat16 holds take a path of their own, with the same bits: -0 of another part decides
+// nothing.
 void cases_wgmma_of_short_queries(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated runtime's one thread finds what can go on, while streams that have nothing on them come and go.
+// The emulated runtime's one thread finds what can go on, while streams that have nothing on them come and
+// go.
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/emulation/cuda/emulation.h"
 
 #define STREAMS 6
@@ -41,8 +42,8 @@ static void *come_and_go(void *arg)
     return NULL;
 }
 
-// Each stream waits for the one behind it, the last for what comes from outside: when that is there, nothing more is
-// put on a stream, and the thread is told nothing more.
+// Each stream waits for the one behind it, the last for what comes from outside: when that is there, nothing
+// more is put on a stream, and the thread gets no further message.
 static void none_is_passed_over(void **state)
 {
     (void)state;

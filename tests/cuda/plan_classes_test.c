@@ -76,8 +76,8 @@ static void others_are_plain(void **state)
     }
 }
 
-// Products of a warpgroup: on compute capability 9.0 where asked for, and for tiles of 64 pairs of 16-bit types with 64
-// and 128 dims.
+// Products of a warpgroup: on compute capability 9.0 where asked for, and for tiles of 64 pairs of 16-bit
+// types with 64 and 128 dims.
 static void warpgroups_where_asked_for(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cut of steps into passes, rounds and tasks: pure, so no device is needed, and with the module's own limit
-// of the workspace.
+// The cut of steps into passes, rounds and tasks: pure, so no device is needed, and with the module's own
+// limit of the workspace.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -124,7 +124,8 @@ static void many_items_share_it_in_passes(void **state)
     free(runs);
 }
 
-// Short tasks, more than the device holds at once, and only these are shared out to as many blocks of threads.
+// Short tasks, more than the device holds at once, and only these are shared out to as many blocks of
+// threads.
 static void blocks_go_on_where_tasks_are_short(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard's HTTP against real daemons, without a browser: what it says, whom it says it to, what it refuses.
-    api_test.py SOURCE BIN
+"""The dashboard's HTTP against real daemons, without a browser: what it says, whom it says it to, what it
+    refuses. api_test.py SOURCE BIN
 """
 import http.client
 import json
@@ -163,7 +163,7 @@ class Api(unittest.TestCase):
         for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "[::2]", "evil.example:127.0.0.1"):
             for path in ("/api/v1/cluster", "/", "/app.js"):
                 self.assertIn(self.raw(path, host), (400, 421), (host, path))
-        self.assertEqual(self.raw("/metrics", "anything.example"), 200)  # as ever
+        self.assertEqual(self.raw("/metrics", "anything.example"), 200)  # as usual
 
     def test_other_sites(self):
         for site, code in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A headless Chromium for tests, over its DevTools protocol on two pipes: no driver, no WebSocket, no package of Python.
+"""A headless Chromium for tests, over its DevTools protocol on two pipes: no driver, no WebSocket, no package
+of Python.
 
     with Browser() as browser:
         page = browser.page(1280, 800, dark=True)
@@ -8,7 +9,8 @@
         page.key("Tab")
         page.screenshot(path)
 
-Every request that a page makes, or tries to make, is in page.requests; what its script says wrong, in page.errors.
+Every request that a page makes, or tries to make, is in page.requests; what its script says wrong, in
+page.errors.
 """
 import base64
 import json

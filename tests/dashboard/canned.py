@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that speaks the dashboard's API with invented numbers, for sizes that no test machine has: 256 workers and 10,000
-sessions. It serves the page's files from the source, with the headers of the daemon. Numbers move from one answer to the next.
+"""A server that speaks the dashboard's API with invented numbers, for sizes that no test machine has: 256
+workers and 10,000 sessions. It serves the page's files from the source, with the headers of the daemon.
+Numbers move from one answer to the next.
 
     canned.py [--workers N] [--sessions N] [--port P]      then open http://127.0.0.1:P/
 """
@@ -109,7 +110,8 @@ class Cluster:
         return {"total": len(self.sessions), "matching": len(rows), "sorted": len(rows), "offset": offset, "sessions": rows[offset:offset + limit]}
 
     def busy(self, query):
-        """Whether this order has not been asked for yet: the first time it is 429, as a coordinator says that has just sorted."""
+        """Whether this order has not been asked for yet: the first time it is 429, as a coordinator says that
+        has just sorted."""
         wish = tuple(sorted((name, value) for name, value in query.items() if name not in ("offset", "limit")))
         with self.lock:
             first = wish not in self.sorted

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real daemons for tests of the dashboard: a coordinator with --http, and workers on hosts of invented names."""
+"""Real daemons for tests of the dashboard: a coordinator with --http, and workers on hosts of invented
+names."""
 import json
 import pathlib
 import struct

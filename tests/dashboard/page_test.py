@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard's page in a headless Chromium: over real daemons what it shows, its keys, its roles, and what it does when the
-coordinator goes; over invented answers its size (256 workers, 10,000 sessions). Skipped where there is no Chromium.
+"""The dashboard's page in a headless Chromium: over real daemons what it shows, its keys, its roles, and what
+it does when the coordinator goes; over invented answers its size (256 workers, 10,000 sessions). Skipped
+where there is no Chromium.
     page_test.py SOURCE BIN
 """
 import pathlib
@@ -107,7 +108,8 @@ class Real(Page):
         self.well(page)
 
     def test_filters(self):
-        """A filter as long as its box has room for, in any script; and what an address has beyond that is said."""
+        """A filter as long as its box has room for, in any script; and what an address has beyond that is
+        said."""
         page = self.open(self.cluster.url + "#/sessions")
         page.wait("/big/.test(document.querySelector('.grid-view').textContent)")
         page.run("document.querySelector('input[type=search]').focus()")
@@ -204,7 +206,8 @@ class Gone(Page):
 
 
 class Size(Page):
-    """Times are processor times of the page's thread: another process that takes the processor does not count."""
+    """Times are processor times of the page's thread: another process that takes the processor does not
+    count."""
 
     @classmethod
     def setUpClass(cls):
@@ -264,7 +267,7 @@ class Size(Page):
         self.well(page)
 
     def test_order_that_has_to_wait(self):
-        """Another order is 429 the first time. The page asks again, and says nothing."""
+        """Another order is 429 the first time. The page asks again, and shows nothing."""
         page = self.measured(self.url + "#/sessions")
         page.wait("document.querySelector('.grid').getAttribute('aria-rowcount') === '10001'")
         page.run("""window.troubled = 0;

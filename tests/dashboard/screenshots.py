@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the pictures of docs/dashboard again, of invented numbers (canned.py): 256 workers on 32 hosts, 10,000 sessions.
-    screenshots.py [FOLDER]          needs pngquant, too (Debian's package), which makes them small
+"""Makes the pictures of docs/dashboard again, of invented numbers (canned.py): 256 workers on 32 hosts,
+    10,000 sessions. screenshots.py [FOLDER]          needs pngquant, too (Debian's package), which makes them
+    small
 """
 import pathlib
 import subprocess

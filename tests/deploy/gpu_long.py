@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What deploy/package.sh tar --tests makes, in a minimal Debian of its own without a network: tests/gpu.sh over the emulated
-device, and what it says where there is no driver and where a disk is full. With nvcc and nccl.h here the package has the modules
-for CUDA and NCCL, and NCCL.
+"""What deploy/package.sh tar --tests makes, in a minimal Debian of its own without a network: tests/gpu.sh
+over the emulated device, and what it says where there is no driver and where a disk is full. With nvcc and
+nccl.h here the package has the modules for CUDA and NCCL, and NCCL.
     gpu_long.py 12|13 SOURCE BUILD
 Needs root, debootstrap, Debian's packages, and what package.sh needs; code 77 where these are not there.
 """

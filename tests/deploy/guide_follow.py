@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/tutorial/three-machines.md, run as it stands on three machines, while a client appends tokens from the first session to the restore of the
-coordinator: each answer is compared with float64, and no acknowledged token may be lost.
+"""docs/tutorial/three-machines.md, run as it stands on three machines, while a client appends tokens from the
+first session to the restore of the coordinator: each answer is compared with float64, and no acknowledged
+token may be lost.
 """
 import json
 import subprocess
@@ -16,7 +17,7 @@ from machines import say
 
 # ---- a client ---------------------------------------------------------------------------------------------
 class On:
-    """What bare_system.Session wants of a system."""
+    """What bare_system.Session needs of a system."""
 
     def __init__(self, machine):
         self.machine = machine
@@ -29,7 +30,8 @@ class On:
 
 
 class Writer:
-    """Appends token after token, each until it is acknowledged, and compares each answer. The client is banyanctl on `a`."""
+    """Appends token after token, each until it is acknowledged, and compares each answer. The client is
+    banyanctl on `a`."""
     PASSING = (5, 6) # unavailable, timeout: sent again as it was
     CHUNK = 256
 
@@ -69,7 +71,8 @@ class Writer:
             raise self.failed
 
     def stay_in_chunk(self):
-        """What a backup knows of is served after a restore where its session got no new chunks since: docs/operating/backup.md."""
+        """What is in a backup is served after a restore where its session got no new chunks since:
+        docs/operating/backup.md."""
         self.limit = (self.tokens // self.CHUNK + 2) * self.CHUNK - 1
         while self.tokens % self.CHUNK == 0 or self.tokens < self.limit - self.CHUNK + 1:
             self.check()
@@ -90,7 +93,8 @@ def query(machine, expression):
 
 
 def check_dashboard(machine, source):
-    """Each expression of the dashboard is understood by this Prometheus; and of which there is nothing yet."""
+    """Each expression of the dashboard is understood by this Prometheus; and of which there is nothing
+    yet."""
     board = json.loads(machine.at("/usr/share/banyan/grafana/banyan.json").read_text())
     expressions = [t["expr"] for p in board["panels"] for t in p.get("targets", [])]
     check(len(expressions) > 20, "expressions:", expressions)

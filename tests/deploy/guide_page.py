@@ -17,7 +17,7 @@ class Step:
 
 
 def steps_of(text):
-    """Raises ValueError where the page has a block that nobody would run."""
+    """Raises ValueError where the page has a block that no reader would run."""
     steps, heading = [], ""
     for found in BLOCK.finditer(text):
         line = text.count("\n", 0, found.start()) + 1
@@ -39,7 +39,8 @@ def steps_of(text):
     return steps
 
 
-# What differs from one run to the next: times, sizes, rates, ids, versions, dates. A whole number by itself does not.
+# What differs from one run to the next: times, sizes, rates, ids, versions, dates. A whole number by itself
+# does not.
 VOLATILE = re.compile(
     r"\d{4}-\d\d-\d\d(T[\d:.]+Z?)?|0x[0-9a-f]{8,}|[0-9a-f]{16,}|\d+\.\d+\.\d+(~git[0-9.a-f]+(\+dirty)?(\.1)?)?|\d+:\d\d(:\d\d)?"
     r"|[+-]?\d+\.\d+(e[+-]?\d+)?( ?(ns|µs|us|ms|s|min|h|B|KiB|MiB|GiB|TiB|%)(/s)?)?|\d+ ?(ns|µs|us|ms|s|min|h|B|KiB|MiB|GiB|TiB|%)(/s)?(?![\w-])|\d+/s")
@@ -51,8 +52,9 @@ def shape(line):
 
 
 def differs(shown, real):
-    """The first line of what a page shows that does not stand in what was printed, in this order; None: all do.
-    '…' stands for anything within a line; a line '…' for any lines: without it nothing may stand between."""
+    """The first line of what a page shows that does not stand in what was printed, in this order; None: all
+    do. '…' stands for anything within a line; a line '…' for any lines: without it nothing may stand
+    between."""
     lines, at, gap = [shape(r) for r in real.splitlines()], 0, False
     for line in shown.splitlines():
         if line.strip() == "…":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/tutorial/three-machines.md as a page that is run: each of its commands has a machine; and the comparison of what it shows can fail.
-    guide_test.py SOURCE
+"""docs/tutorial/three-machines.md as a page that is run: each of its commands has a machine; and the
+    comparison of what it shows can fail. guide_test.py SOURCE
 """
 import pathlib
 import sys

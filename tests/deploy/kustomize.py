@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of kustomize that deploy/kubernetes uses, so that what a cluster would get is known without it: resources, a
-namespace, images, config maps of files, patches of RFC 6902. What is not known here is an error, not left out."""
+"""The part of kustomize that deploy/kubernetes uses, so that what a cluster would get is known without it:
+resources, a namespace, images, config maps of files, patches of RFC 6902. What is not known here is an error,
+not left out."""
 import pathlib
 
 import yaml

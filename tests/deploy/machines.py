@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines of one bridge: each a Debian 12 with its own files, network, processes and host name, and systemd as its first
-process. They are namespaces of this kernel; nothing leaves them, and they end with the process that made them.
+"""Machines of one bridge: each a Debian 12 with its own files, network, processes and host name, and systemd
+as its first process. They are namespaces of this kernel; nothing leaves them, and they end with the process
+that made them.
 
     host (a network namespace of the test's own)
       bridge lan ── veth ── a 10.77.1.1     PID 1: systemd, /: overlay of one minimal Debian
@@ -94,7 +95,8 @@ def make_bridge():
 
 
 class Machine:
-    """`lower`: folders of its first files, the uppermost first. Its changes lie in `files`/upper and outlast its power."""
+    """`lower`: folders of its first files, the uppermost first. Its changes lie in `files`/upper and outlast
+    its power."""
 
     def __init__(self, name, number, lower, files, groups):
         self.name, self.number, self.lower = name, number, lower

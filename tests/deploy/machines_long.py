@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our packages on machines whose first process is systemd (machines.py).
     machines_long.py guide|systemd SOURCE BUILD
-guide: three of them, and docs/tutorial/three-machines.md (guide_follow.py). systemd: one, and what the units promise (systemd_units.py).
-Needs root, debootstrap, Debian's packages, what package.sh needs, and control groups that may be divided; code 77 where these
-are not there.
+guide: three of them, and docs/tutorial/three-machines.md (guide_follow.py). systemd: one, and what the units
+promise (systemd_units.py). Needs root, debootstrap, Debian's packages, what package.sh needs, and control
+groups that may be divided; code 77 where these are not there.
 """
 import pathlib
 import shutil
@@ -26,7 +26,8 @@ PACKAGES = ("systemd-sysv", "dbus", "openssh-server", "openssh-client", "iproute
 
 
 def prepare(base, root, packages):
-    """The files that all machines begin with: nothing of ours is installed, and what it depends on is fetched."""
+    """The files that all machines begin with: nothing of ours is installed, and what it depends on is
+    fetched."""
     subprocess.run(["cp", "-a", base, root], check=True)
     system = System(root, "/usr")
     debs = [p for p in packages.glob("*.deb") if "-dbgsym" not in p.name]

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/kubernetes and deploy/compose.yaml: by the schemas, where a field that is unknown is an error; by what they say of each
-other; and by the daemons, which take every option that stands there, and run with those of the development overlay.
+"""deploy/kubernetes and deploy/compose.yaml: by the schemas, where a field that is unknown is an error; by
+what they say of each other; and by the daemons, which take every option that stands there, and run with those
+of the development overlay.
     manifests.sh SOURCE BIN       (which has the schemas)
 """
 import collections
@@ -151,7 +152,8 @@ class Kubernetes(unittest.TestCase):
             self.chosen(doc["spec"]["selector"], docs)
 
     def test_network(self):
-        """Every port of a pod is in a rule, rules of both ends agree, and only the pods and clients that are named get in."""
+        """Every port of a pod is in a rule, rules of both ends agree, and only the pods and clients that are
+        named get in."""
         for folder, docs in self.rendered.items():
             with self.subTest(folder=folder):
                 policies = {d["metadata"]["name"]: d["spec"] for d in docs if d["kind"] == "NetworkPolicy"}
@@ -185,7 +187,8 @@ class Kubernetes(unittest.TestCase):
         return next(name for name, (_, spec) in self.pods(docs).items() if spec is self.chosen(peer["podSelector"], docs))
 
     def test_pods(self):
-        """As the namespace's rule 'restricted' asks, and more; each name that a pod uses is of something that it has."""
+        """As the namespace's rule 'restricted' asks, and more; each name that a pod uses is of something that
+        it has."""
         for doc, docs in self.each("StatefulSet"):
             pod = doc["spec"]["template"]["spec"]
             self.assertEqual(pod["securityContext"], {"runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
@@ -224,7 +227,8 @@ class Kubernetes(unittest.TestCase):
 
     # ---- by the daemons ----
     def test_options(self):
-        """Every option is one of the daemon's own; ports are those of the pod; memory and time are within what the pod has."""
+        """Every option is one of the daemon's own; ports are those of the pod; memory and time are within
+        what the pod has."""
         for doc, docs in self.each("StatefulSet"):
             pod = doc["spec"]["template"]["spec"]
             container, = pod["containers"]
@@ -259,7 +263,8 @@ class Kubernetes(unittest.TestCase):
             settings([*words, "--memori=1G"])
 
     def test_they_run(self):
-        """The development overlay's pods as processes: paths are in a folder of ours, each pod's addresses are one of loopback."""
+        """The development overlay's pods as processes: paths are in a folder of ours, each pod's addresses
+        are one of loopback."""
         docs = self.rendered["overlays/development"]
         folder = pathlib.Path(self.dir.name)
         net = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250 + 1}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a coordinator and a worker serve over --http, asked as Prometheus asks: both formats are right (our own strict
-parser, and promtool where it is installed), numbers agree with what was done, every metric of the alerts and of the
-dashboard is there, the alerts' own tests pass.
+"""What a coordinator and a worker serve over --http, asked as Prometheus asks: both formats are right (our
+own strict parser, and promtool where it is installed), numbers agree with what was done, every metric of the
+alerts and of the dashboard is there, the alerts' own tests pass.
     metrics_test.py SOURCE BIN
 """
 import json

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The image for containers: what its files say of each other, that other tools read it, and that it runs: unpacked, as a user
-without rights, on a file system that cannot be written to, with a step that is compared with float64.
+"""The image for containers: what its files say of each other, that other tools read it, and that it runs:
+unpacked, as a user without rights, on a file system that cannot be written to, with a step that is compared
+with float64.
     oci_long.py SOURCE BUILD [IMAGE]      IMAGE: one that is there; else deploy/package.sh oci makes it
-Needs root, and what package.sh needs; code 77 where these are not there. skopeo and umoci read it where they are installed.
+Needs root, and what package.sh needs; code 77 where these are not there. skopeo and umoci read it where they
+are installed.
 """
 import gzip
 import hashlib
@@ -151,7 +153,8 @@ def check_same_again(source, work, path):
 
 # ---- that it runs ----
 class Container(System):
-    """As a runtime runs it: its file system read-only but for volumes, its user, its environment, its /proc."""
+    """As a runtime runs it: its file system read-only but for volumes, its user, its environment, its
+    /proc."""
 
     def __init__(self, root, environment):
         super().__init__(root, "/usr")
@@ -194,7 +197,8 @@ def mount(*arguments):
 
 
 def prepare(root):
-    """The image's root, read-only; volumes for what is written; keys as Kubernetes and Docker mount them: root's, for a group."""
+    """The image's root, read-only; volumes for what is written; keys as Kubernetes and Docker mount them:
+    root's, for a group."""
     mount("--bind", root, root)
     mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", f"{root}/tmp")
     mount("-t", "tmpfs", "-o", f"uid={USER},gid={USER},mode=0700", "tmpfs", f"{root}/var/lib/banyan")
@@ -223,7 +227,7 @@ def test(root, environment):
         pass
     c = Container(root, [*environment, "BANYAN_TOKEN_FILE=/run/token"])
     check("Inspects and operates a Banyan cluster" in c.run("banyanctl", "--help"), "help")
-    c.ctl("probe", code=5)  # nobody is there
+    c.ctl("probe", code=5)  # no coordinator is there
     keys = ("--secret-file=/run/cluster.secret", "--token-file=/run/token")
     c.start("coordinator", "banyan-coordinator", *keys, "--http=127.0.0.1:7419")
     check(c.at("/var/lib/banyan/coordinator.db").exists(), "its store is not where the image says")

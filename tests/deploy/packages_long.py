@@ -31,7 +31,8 @@ esac
 
 # ---- deb ----
 def prepare_deb(base, root, packages):
-    """With the network: what they depend on is fetched, nothing is installed. The rest of the test has no network."""
+    """With the network: what they depend on is fetched, nothing is installed. The rest of the test has no
+    network."""
     subprocess.run(["cp", "-a", base, root], check=True)
     debs = [p for p in packages.glob("*.deb") if "-dbgsym" not in p.name]
     names = {p.name.split("_")[0] for p in debs}
@@ -78,7 +79,8 @@ def serve(system):
 
 
 def upgrade(system, session, secret):
-    """The scripts restart the coordinator and the workers that run, one after another; here that is done by hand."""
+    """The scripts restart the coordinator and the workers that run, one after another; here that is done by
+    hand."""
     options = system.at("/etc/default/banyan-worker")
     options.write_text("# the operator's\n")
     (system.root / "run/systemd/system").mkdir(parents=True)
@@ -100,7 +102,7 @@ def upgrade(system, session, secret):
             system.start_worker(int(name[1:]))
         settle(system)
         session.step()
-    system.stop_all()  # and all at once: what there is comes out of the files
+    system.stop_all()  # and all at once: everything comes out of the files
     system.start_coordinator()
     for instance in (0, 1):
         system.start_worker(instance)
@@ -185,7 +187,7 @@ TEST = {"deb": test_deb, "tar": test_tar}
 
 
 def inside(what, root):
-    """In namespaces of its own: nothing that it starts is left, and its ports are nobody else's."""
+    """In namespaces of its own: nothing that it starts is left, and its ports are its own."""
     subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)
     bare_system.loopback_up()
     try:

@@ -47,7 +47,8 @@ class Words(unittest.TestCase):
 
 
 class FatBinary(unittest.TestCase):
-    """deploy/package/fatbin.py: machine code that nobody asked for becomes zeros, and all else stays as it is."""
+    """deploy/package/fatbin.py: machine code that was not asked for becomes zeros, and all else stays as it
+    is."""
 
     @staticmethod
     def binary(*entries):
@@ -101,7 +102,8 @@ class FatBinary(unittest.TestCase):
 
 
 class Again(unittest.TestCase):
-    """What was compiled before is used again, but for what has changed since: by content, not by when it was changed."""
+    """What was compiled before is used again, but for what has changed since: by content, not by when it was
+    changed."""
 
     def test_times(self):
         with tempfile.TemporaryDirectory() as name:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/slurm/banyan.sbatch under a real Slurm: two nodes, which are two slurmd of this machine, in namespaces of their own.
-    slurm_long.py SOURCE BIN
+"""deploy/slurm/banyan.sbatch under a real Slurm: two nodes, which are two slurmd of this machine, in
+    namespaces of their own. slurm_long.py SOURCE BIN
 Needs root and Debian's slurm-wlm and munge; code 77 where these are not there.
 """
 import json
@@ -87,7 +87,8 @@ class Slurm:
 
 
 class Job:
-    """One of banyan.sbatch, with what is asked of its cluster from outside; files of /tmp are in a folder of its own."""
+    """One of banyan.sbatch, with what is asked of its cluster from outside; files of /tmp are in a folder of
+    its own."""
 
     def __init__(self, slurm, script, binaries, *command, **env):
         self.folder = pathlib.Path(tempfile.mkdtemp(dir=slurm.folder))
@@ -122,7 +123,7 @@ class Job:
         until(lambda: subprocess.run(ours, stdout=subprocess.DEVNULL).returncode == 1, "no daemon is left")
         check(" ERROR " not in self.said(), self.said())
 
-    # ---- as bare_system's Session wants a system ----
+    # ---- as bare_system's Session needs a system ----
     def at(self, path):
         return self.folder / pathlib.Path(path).name
 

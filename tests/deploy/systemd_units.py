@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the units promise, on a machine with systemd: readiness, watchdog, reload, credentials, users, sandbox, journal, what
-is started again and what is not, a loss of power, purge. One coordinator, two workers, one session that outlives all of it.
+"""What the units promise, on a machine with systemd: readiness, watchdog, reload, credentials, users,
+sandbox, journal, what is started again and what is not, a loss of power, purge. One coordinator, two workers,
+one session that outlives all of it.
 """
 import json
 import os

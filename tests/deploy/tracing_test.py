@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Traces of steps, end to end: a client, a coordinator and workers send their spans to a collector, which is a real HTTP
-server here, and to files. What arrives is OTLP to the letter, and makes one tree; a collector that is away, slow, busy or
-refuses costs spans, and no step.
+"""Traces of steps, end to end: a client, a coordinator and workers send their spans to a collector, which is
+a real HTTP server here, and to files. What arrives is OTLP to the letter, and makes one tree; a collector
+that is away, slow, busy or refuses costs spans, and no step.
     tracing_test.py SOURCE BIN
 """
 import email.utils
@@ -288,7 +288,7 @@ class Collectors(Base):
         self.cluster("--trace-otlp", url)
 
     def test_busy(self):
-        """429 and 503: the same spans come again, after Retry-After where there is one."""
+        """429 and 503: the same spans are sent again, after Retry-After where there is one."""
         collector = self.collector()
         date = email.utils.formatdate(time.time() + 1, usegmt=True)
         collector.answers = [(503, {"Retry-After": "1"}, ""), (429, {}, ""), (503, {"Retry-After": date}, ""), (502, {"Retry-After": "x"}, "")]
@@ -314,10 +314,11 @@ class Collectors(Base):
         self.step(2)
         self.wait_metric(7, "coordinator", "banyan_trace_dropped_spans_total", to="otlp")
         self.assertEqual(self.metric("coordinator", "banyan_trace_exported_spans_total", to="otlp"), 1)
-        self.assertEqual(len(collector.bodies), 2)  # neither came again
+        self.assertEqual(len(collector.bodies), 2)  # neither was sent again
 
     def test_slow(self):
-        """While the collector does not answer, steps do; what waits beyond the bound is dropped, and counted."""
+        """While the collector does not answer, steps do; what waits beyond the bound is dropped, and
+        counted."""
         collector = self.collector()
         collector.hold.clear()
         self.start_with(collector.url)

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The tutorials of one machine, run as they stand: every command, and what a reader sees of it (guide_page.py).
+"""The tutorials of one machine, run as they stand: every command, and what a reader sees of it
+(guide_page.py).
 
     tutorial_test.py SOURCE BIN PAGE...      PAGE: first-cluster, resume, your-model
 
-Pages run in this order, in one folder and one shell, as for a reader who goes on from page to page; the last command of
-first-cluster, which stops the cluster, comes after all pages. Only where daemons are reached differs: a unix socket in the
-place of port 7412, so that tests may run beside each other. What a page needs besides BIN must be in PATH: `python` with
-PyTorch and Transformers, for which client/python/tests/run.sh tutorials runs this.
+Pages run in this order, in one folder and one shell, as for a reader who goes on from page to page; the last
+command of first-cluster, which stops the cluster, comes after all pages. Only where daemons are reached
+differs: a unix socket in the place of port 7412, so that tests may run beside each other. What a page needs
+besides BIN must be in PATH: `python` with PyTorch and Transformers, for which client/python/tests/run.sh
+tutorials runs this.
 """
 import os
 import pathlib

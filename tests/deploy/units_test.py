@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The systemd units: what they expose, that the options which they give exist, and that the daemons tell a service
-manager what its units wait for: that they are ready, that their loop runs, that they leave.
+"""The systemd units: what they expose, that the options which they give exist, and that the daemons tell a
+service manager what its units wait for: that they are ready, that their loop runs, that they leave.
     units_test.py SOURCE BIN
 """
 import os
@@ -21,8 +21,8 @@ MOST = {"banyan-coordinator.service": 12, "banyan-worker@.service": 20}  # tenth
 
 
 def table():
-    """Of common/harden_calls.c: (call, what the daemons' own filter says of it)."""
-    text = re.sub(r"//.*", "", (SOURCE / "common" / "harden_calls.c").read_text())
+    """Of common/secure/harden_calls.c: (call, what the daemons' own filter says of it)."""
+    text = re.sub(r"//.*", "", (SOURCE / "common" / "secure" / "harden_calls.c").read_text())
     return [(call, verdict) for verdict, call in re.findall(r"\b(ALLOW|PLACED|CHECK|KILL|MODULES)\((\w+)\)", text)
             if call != "call"]
 
@@ -45,7 +45,8 @@ def permitted(unit):
     return calls
 
 
-# systemd starts the daemon behind its filter; what belongs to root alone is of no use to a daemon that is not.
+# systemd starts the daemon behind its filter; what belongs to root alone is of no use to a daemon that is
+# not.
 STARTS = {"execve", "execveat", "fork", "vfork"}
 ROOTS = {"fchown"}
 
@@ -128,7 +129,8 @@ class Told(unittest.TestCase):
             self.assertEqual(process.wait(), 0)
 
     def test_reloading(self):
-        """The manager is told when it begins, by its clock, and when it is over, whether the file is right or wrong."""
+        """The manager gets a message when it begins, by its clock, and when it is over, whether the file is
+        right or wrong."""
         config = self.path / "c.conf"
         coordinator, manager = self.start("banyan-coordinator", f"--config=-{config}", "--store", ":memory:", "--listen",
                                           f"unix://{self.path}/c") # the file is not there, as the units allow

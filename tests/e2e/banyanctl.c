@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/support.h"
 
 struct harness_output banyanctl_run(const struct harness_cluster *cluster, const char *line, const char *word)

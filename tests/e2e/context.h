@@ -16,11 +16,12 @@ struct context {
     const banyan_partial *partial;   // of what is judged: its missing ranges are not looked at; NULL: none
     uint64_t room;                   // rows
     size_t k_row, v_row;
-    uint8_t **k, **v;           // [layers] rows [room], packed as the API wants them
+    uint8_t **k, **v;           // [layers] rows [room], packed as the API takes them
     float **k_scale, **v_scale; // [layers] [room][kv_heads]; entries NULL for a type without scales
 };
 
-// Specs that differ in what an answer depends on: the nth of them, at three workers, with one to three copies.
+// Specs that differ in what an answer depends on: the nth of them, at three workers, with one to three
+// copies.
 #define CONTEXT_SPECS 10
 banyan_spec context_spec(uint32_t nth, uint32_t layers);
 

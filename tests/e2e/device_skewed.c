@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device module for e2e_audit: its device is host memory, and it computes right (with the reference, which it finds in the
-// worker that opens it), until the file that BANYAN_SKEWED_FILE names is there. From then on o is larger by a thousandth:
-// a kernel that is wrong in a way that nobody sees by looking.
+// A device module for e2e_audit: its device is host memory, and it computes right (with the reference, which
+// it finds in the worker that opens it), until the file that BANYAN_SKEWED_FILE names is there. From then on
+// o is larger by a thousandth: a kernel that is wrong in a way that no one sees by looking.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

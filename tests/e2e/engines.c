@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/harness/process.h"
 
 #define LONG_NS (UINT64_C(100) * COMMON_NS_PER_S) // who fails at once fails before

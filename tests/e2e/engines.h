@@ -40,8 +40,7 @@ struct stepper { // steps of row 199 without a pause, from a thread
 void *stepper_run(void *stepper);                     // a thread's function
 void stepper_await(struct stepper *s, unsigned more); // fails the test when a step does
 
-// Fails the test when a worker uses more than a tenth of a processor in a second in which nobody asks
-// anything.
+// Fails the test when a worker uses more than a tenth of a processor in a second without requests.
 void workers_are_idle(const struct harness_cluster *cluster, uint32_t workers);
 
 // banyan-worker with these arguments, ending with NULL: it ends by itself, with that code and these words on

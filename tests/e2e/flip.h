@@ -5,8 +5,8 @@
 
 #include <stddef.h>
 
-// Flips a bit of the bytes where they lie in a process's memory, everywhere. Returns how often; −1: the system does not
-// let a test do that.
+// Flips a bit of the bytes where they lie in a process's memory, everywhere. Returns how often; −1: the
+// system does not let a test do that.
 int flip_in_memory(int pid, const void *bytes, size_t len);
 
 #endif

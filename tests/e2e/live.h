@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session that a thread of its own steps all the time, and compares each answer with float64. How long the longest
-// step took is printed, and not judged.
+// A session that a thread of its own steps all the time, and compares each answer with float64. How long the
+// longest step took is printed, and not judged.
 #ifndef TESTS_E2E_LIVE_H
 #define TESTS_E2E_LIVE_H
 
@@ -20,7 +20,8 @@ struct live {
     char wrong[700];                         // the first thing that must not be
 };
 
-// Makes the session, attaches so many tokens, and begins. Of three steps one reads, the others append, up to `room`.
+// Makes the session, attaches so many tokens, and begins. Of three steps one reads, the others append, up to
+// `room`.
 void live_start(struct live *l, const struct harness_cluster *cluster, const banyan_spec *spec,
                 uint64_t attached, uint64_t room);
 bool live_step(struct live *l, bool append); // one more, on the caller's thread; false: something was wrong

@@ -41,7 +41,7 @@ struct step {
 
 // Rows that go along: those of the step's layer and positions.
 void step_append(struct step *step, const struct context *context);
-// The item as the API wants it, its buffers ready. item->error is ERR.
+// The item as the API takes it, its buffers ready. item->error is ERR.
 banyan_item step_item(struct step *step);
 // Runs it alone. The code is the call's, or else the item's. What it says is in ERR.
 banyan_code step_run(banyan_client *client, struct step *step);
@@ -59,11 +59,12 @@ void support_fill(banyan_session *session, const struct context *context, uint64
 // Deletes the session, frees it and what it should hold.
 void support_drop(banyan_session *session, struct context *context);
 
-// Until all its full chunks, which are so many, are sealed: what comes later is compared with what they are now.
+// Until all its full chunks, which are so many, are sealed: what comes later is compared with what they are
+// now.
 void support_wait_sealed(banyan_client *client, const banyan_session *session, uint64_t chunks);
 
-// With heartbeats that are slower than the daemons' own, where options say nothing: no test may fail for want
-// of speed.
+// With heartbeats that are slower than the daemons' own, where options do not set them: no test may fail for
+// want of speed.
 struct harness_cluster *support_start(const struct harness_options *options);
 void support_stop(struct harness_cluster *cluster); // fails the test when there were problems
 banyan_client *support_connect(const struct harness_cluster *cluster, const char *transport);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LONG_NS     (UINT64_C(300) * COMMON_NS_PER_S)
 #define PATIENCE_MS 3500 // of a coordinator with a heartbeat of 1 s
@@ -92,7 +92,7 @@ static void many_sessions(void **state)
 
 static const char *const beat_of_a_second[] = {"--heartbeat", "1s", NULL};
 
-struct runner { // steps one after another, until it is told to stop, or one fails
+struct runner { // steps one after another, until it is stopped, or one fails
     pthread_t thread;
     banyan_client *client;
     banyan_session *session;
@@ -146,7 +146,7 @@ static void a_stopped_coordinator(void **state)
         support_fill(runners[i].session, &context, 0, 100);
         assert_int_equal(pthread_create(&runners[i].thread, NULL, run_steps, &runners[i]), 0);
     }
-    // One that goes when nobody uses it. Its row is appended: a ticket would keep it.
+    // One that goes when it is not used. Its row is appended: a ticket would keep it.
     spec.idle_ttl_ns = 2 * COMMON_NS_PER_S;
     banyan_session *brief;
     OK(banyan_session_create(clients[2], &spec, NULL, &brief, ERR));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Audits and kept steps on real processes: of prefills and decodes of many specs none is called wrong; a bit that flips in
-// the memory of one of two holders, and a device that computes wrongly, are found, by the audit and by 'session verify' of
-// the kept step.
+// Audits and kept steps on real processes: of prefills and decodes of many specs none is called wrong; a bit
+// that flips in the memory of one of two holders, and a device that computes wrongly, are found, by the audit
+// and by 'session verify' of the kept step.
 #include "tests/e2e/banyanctl.h"
 #include "tests/e2e/flip.h"
 #include "tests/e2e/support.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's store is copied while it serves, and a coordinator starts from the copy: what it then says is as it
-// was, or an error.
+// The coordinator's store is copied while it serves, and a coordinator starts from the copy: what it then
+// says is as it was, or an error.
 #include "tests/e2e/support.h"
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/banyanctl.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S)
@@ -164,7 +164,7 @@ static void a_backup_is_restored(void **state)
     OK(banyan_session_truncate(cut.session, 50, ERR));
     OK(banyan_session_delete(gone.session, ERR));
     make(client, &later, 70, "later");
-    support_fill(grown.session, &grown.context, 40, 10); // within a chunk that it knows
+    support_fill(grown.session, &grown.context, 40, 10); // within a chunk that it has
 
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGTERM);
     restore(cluster, "backup", 3, "exists");
@@ -200,7 +200,7 @@ static void a_backup_is_restored(void **state)
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
     OK(run_step(client, &same, 127, false));
 
-    // The store that knows them has all of it, but for what was appended in between
+    // The store that has them has all of it, but for what was appended in between
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGTERM);
     shell(cluster, "rm -f store.db && mv old/* .");
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
@@ -232,7 +232,7 @@ static void who_was_away_does_not_decide(void **state)
     OK(run_step(client, &h, 99, false));
     banyanctl_expect(cluster, 0, "sessions", "backup %s", in_dir(cluster, "backup"));
     harness_cluster_signal(cluster, 1, SIGKILL);
-    OK(banyan_session_truncate(h.session, 50, ERR)); // w0 alone has heard of it
+    OK(banyan_session_truncate(h.session, 50, ERR)); // w0 alone has received it
     OK(run_step(client, &h, 49, false));
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGTERM);
     harness_cluster_signal(cluster, 0, SIGKILL);
@@ -320,7 +320,8 @@ static void a_file_is_whole_or_not_there(void **state)
     support_stop(cluster);
 }
 
-// A client that stands still has the only backup; it is killed, and after a while its place is free. No name is left.
+// A client that stands still has the only backup; it is killed, and after a while its place is free. No name
+// is left.
 static void a_client_that_goes_leaves_nothing(void **state)
 {
     (void)state;

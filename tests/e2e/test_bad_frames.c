@@ -2,7 +2,7 @@
 // Bad frames and bad requests by raw sockets, to the coordinator and to workers: each is refused with its own
 // status and sentence, or its link closed where nothing can be answered, and changes nothing. Clients that
 // are slow, vanish or do not read cost nothing but their own step. Prints a table.
-#include "common/random.h"
+#include "common/base/random.h"
 #include "tests/e2e/witness.h"
 
 #include <inttypes.h>
@@ -14,8 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "proto/ticket.h"
+#include "common/base/clock.h"
+#include "proto/rights/ticket.h"
 #include "tests/e2e/wire.h"
 
 // ---- by hand ----------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ static void requests(void **state)
     close(fd);
 }
 
-// Items whose numbers do not fit what came with them. A bad item fails alone where it can be told apart.
+// Items whose numbers do not fit what came with them. A bad item fails alone where it can be distinguished.
 static void attend_by_hand(void **state)
 {
     (void)state;
@@ -328,7 +328,7 @@ static bool greet(int fd, const char *endpoint)
     return wire_hello_as(fd, BANYAN__PB__ROLE__ROLE_WORKER, &secret);
 }
 
-// Bytes that cannot be answered: the link is closed, nobody else notices.
+// Bytes that cannot be answered: the link is closed, no other link is affected.
 static void expect_closed(const char *input, const char *endpoint, bool greeted, const void *bytes,
                           size_t len)
 {
@@ -507,7 +507,7 @@ static void slow_clients_cost_nothing(void **state)
     for (int e = 0; e < 5; e++)
         for (int i = 0; i < 20; i++) {
             fds[n] = wire_dial(endpoints[e]);
-            if (i % 2 == 0) // the other half says nothing at all
+            if (i % 2 == 0) // the other half sends nothing at all
                 assert_true(wire_send(fds[n], "B", 1));
             n++;
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions that take several times a worker's memory (--store-limit), on real processes: stepped in turns, appended to,
-// over the death of the worker and of all; every answer is compared with float64. A file that is damaged while its rows
-// are in it alone is never served.
+// Sessions that take several times a worker's memory (--store-limit), on real processes: stepped in turns,
+// appended to, over the death of the worker and of all; every answer is compared with float64. A file that is
+// damaged while its rows are in it alone is never served.
 #include "tests/e2e/support.h"
 
 #include <dirent.h>
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed
 

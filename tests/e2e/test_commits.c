@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commits of overlapping ranges, side by side. One of the two holders is stopped until all of them wait for
-// it, so that each has frozen its rows at the other one before any is done: what one of them then lets go
+// it, so that each has frozen its rows at the other one before any is done: what one of them then releases
 // must not be another's. Then: rows of a durable commit that a worker refuses, and a coordinator that is
 // killed between the two phases.
 #include "tests/e2e/support.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/secret.h"
+#include "common/secure/secret.h"
 #include "tests/e2e/wire.h"
 
 #define CHUNK          16
@@ -148,8 +148,8 @@ static void a_hole_leaves_nothing_frozen(void **state)
     session_stop(session, &context);
 }
 
-// Somebody with the cluster's secret thaws rows between the two phases, so that a worker must refuse them
-// when their commit is durable: the client hears of it, and committing again heals it.
+// A caller with the cluster's secret thaws rows between the two phases, so that a worker must refuse them
+// when their commit is durable: the client gets the error, and committing again heals it.
 static void a_refused_commit(void **state)
 {
     (void)state;
@@ -205,8 +205,8 @@ static void a_refused_commit(void **state)
     session_stop(session, &context);
 }
 
-// The coordinator dies when one holder has frozen the rows and the other has not heard of it: the next one
-// lets them go, so that the client may attach other bytes there.
+// The coordinator dies when one holder has frozen the rows and the other has not received the commit: the
+// next one releases them, so that the client may attach other bytes there.
 static void a_coordinator_dies_between_the_phases(void **state)
 {
     (void)state;

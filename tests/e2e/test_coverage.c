@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Somebody with the cluster's secret alters a worker's layout behind the coordinator's back: removes a chunk,
+// A caller with the cluster's secret alters a worker's layout behind the coordinator's back: removes a chunk,
 // gives one to two workers, ages an epoch. Steps then fail with words; none answers with other numbers.
 #include "tests/e2e/support.h"
 
@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "proto/ticket.h"
+#include "common/base/clock.h"
+#include "proto/rights/ticket.h"
 #include "tests/e2e/wire.h"
 
 #define WORKERS 3

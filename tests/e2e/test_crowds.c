@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Crowds at the coordinator's endpoints: connections without a token, and clients whose steps nobody answers. Others are
-// served as if they were not there.
+// Crowds at the coordinator's endpoints: connections without a token, and clients whose steps get no answer.
+// Others are served as if they were not there.
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -19,8 +19,8 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "proto/endpoint.h"
+#include "common/base/clock.h"
+#include "proto/rpc/endpoint.h"
 #include "tests/e2e/context.h"
 #include "tests/e2e/support.h"
 #include "tests/e2e/wire.h"
@@ -142,7 +142,7 @@ static void steps_that_are_held(void **state)
     support_stop(cluster);
 }
 
-// Connections that say nothing, in a process of their own: all of them are dialled again every 4 s.
+// Silent connections, in a process of their own: all of them are dialled again every 4 s.
 static pid_t flood(const char *endpoint)
 {
     enum { CROWD = 1100 };

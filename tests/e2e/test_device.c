@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers whose K and V are on a device: beside one on the processor in one session, out of memory, and lost.
-// The device is the CUDA module's own code on an emulated runtime (tests/emulation), or a GPU where there is one.
+// The device is the CUDA module's own code on an emulated runtime (tests/emulation), or a GPU where there is
+// one.
 #include "tests/e2e/support.h"
 
 #include <dlfcn.h>
@@ -267,7 +268,8 @@ static int silent_collector(char *url, size_t bytes)
 }
 
 // A kernel faults: every answer before it is exact, none comes after it, the process ends with its own code,
-// and one that is started again serves. A collector that does not answer delays the end, and changes nothing of it.
+// and one that is started again serves. A collector that does not answer delays the end, and changes nothing
+// of it.
 static void a_lost_device_gives_no_numbers(void **state)
 {
     (void)state;
@@ -322,11 +324,12 @@ static void a_lost_device_gives_no_numbers(void **state)
     banyan_session_close(session);
     context_free(&context);
     banyan_disconnect(client);
-    support_stop(cluster); // which looks for lines of the log that nobody expects
+    support_stop(cluster); // which looks for unexpected lines of the log
     close(collector);
 }
 
-// A driver that is too old for the module: the worker serves on its processor, and everybody who looks is told.
+// A driver that is too old for the module: the worker serves on its processor, and says so wherever an
+// operator looks.
 static void an_old_driver_is_told(void **state)
 {
     (void)state;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers with --store, on real processes: they are killed and started again, one by one and all together with the
-// coordinator. What was attached and what steps have appended is there, answers are the reference's and have the bits
-// that they had before. A file that is damaged is never served. What a full disk does not take is refused.
+// Workers with --store, on real processes: they are killed and started again, one by one and all together
+// with the coordinator. What was attached and what steps have appended is there, answers are the reference's
+// and have the bits that they had before. A file that is damaged is never served. What a full disk does not
+// take is refused.
 #include "tests/e2e/support.h"
 
 #include <dirent.h>
@@ -14,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed
 

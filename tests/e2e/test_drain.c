@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that come, go and are emptied under sessions that are stepped all the time, on real processes: no step
-// fails, every answer is the reference's, and no token that was acknowledged is gone. How long the longest step took
-// is printed, and not judged.
+// Workers that come, go and are emptied under sessions that are stepped all the time, on real processes: no
+// step fails, every answer is the reference's, and no token that was acknowledged is gone. How long the
+// longest step took is printed, and not judged.
 #include "tests/e2e/live.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/harness/process.h"
 
 enum { ATTACHED = 640, CHUNK = 32, ROOM = 4000, SOON = 60 };
@@ -183,7 +183,7 @@ static void *rebalance_and_wait(void *arg)
     return NULL;
 }
 
-// What was to move is forgotten with the coordinator: "nothing is left" of the next one is no success.
+// The moves are forgotten with the coordinator: an empty list at the next one is not a success.
 static void a_balance_that_is_forgotten(void **state)
 {
     (void)state;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is between workers and passes nothing on, with real daemons.
 //
-// A black hole: the sockets of their edges get a filter that drops every packet,
-// so that neither host acknowledges anything and no process is told. Workers that dial anew have sockets without it:
-// what is shown is that they do, and that a step goes on with the right numbers.
+// A black hole: the sockets of their edges get a filter that drops every packet, so that neither host
+// acknowledges anything and no process sees an error. Workers that dial again have sockets without it: what
+// is shown is that they do, and that a step goes on with the right numbers.
 //
-// A relay that acknowledges: a proxy before each worker's edge (tests/harness/proxy.h), which swallows what comes over the
-// connections of one worker.
+// A relay that acknowledges: a proxy before each worker's edge (tests/harness/proxy.h), which swallows what
+// comes over the connections of one worker.
 #include <dirent.h>
 #include <errno.h>
 #include <linux/filter.h>
@@ -137,7 +137,7 @@ static void steps_outlive_a_black_hole(void **state)
         uint64_t start = support_now_ns();
         OK(step_run(client, &after));
         uint64_t took_ns = support_now_ns() - start;
-        assert_true(took_ns > UINT64_C(1000000000)); // nobody was told
+        assert_true(took_ns > UINT64_C(1000000000)); // no process saw an error
         assert_true(took_ns < UINT64_C(50) * 1000000000);
         context_check(&context, 0, 319, 1, 0, after.made_q, after.o, after.lse, NULL, "step");
         assert_true(step_same_bits(&before, &after) || before.digest != after.digest);
@@ -240,7 +240,7 @@ static void steps_go_round_a_relay_that_swallows(void **state)
             .session = session, .first = 319, .rows = 1, .seed = 3, .timeout_ns = UINT64_C(100) * 1000000000};
         uint64_t start = support_now_ns();
         OK(step_run(client, &after));
-        assert_true(support_now_ns() - start > UINT64_C(1000000000)); // nobody was told
+        assert_true(support_now_ns() - start > UINT64_C(1000000000)); // no process saw an error
         context_check(&context, 0, 319, 1, 0, after.made_q, after.o, after.lse, NULL, "step");
         step_free(&after);
         EVENTUALLY(30, count_events(client, parent, child) > told);

@@ -321,7 +321,7 @@ static double far_below(uint32_t position)
     return -90000.0 - position % 7;
 }
 
-// Logits below any number that somebody might take for "none".
+// Logits below any number that could be taken for "none".
 static void trap_logits_below_any_sentinel(void **state)
 {
     (void)state;

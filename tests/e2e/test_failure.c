@@ -11,11 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/harness/process.h"
 
 #define LONG_NS                                                                                              \
-    (UINT64_C(300) * COMMON_NS_PER_S) // nobody waits that long: a step that fails at once fails before
+    (UINT64_C(300) * COMMON_NS_PER_S) // no test waits that long: a step that fails at once fails before
 
 static const banyan_spec spread = {.layers = 1,
                                    .q_heads = 4,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A flood from one client, in a process of its own: what it could do to another client, and what it could not. Whatever it
-// sends, the other client's steps go on and are right, the coordinator's memory stays below what its limits allow, and when
-// the flood is over everything is as it was. Nothing is judged by time.
+// A flood from one client, in a process of its own: what it could do to another client, and what it could
+// not. Whatever it sends, the other client's steps go on and are right, the coordinator's memory stays below
+// what its limits allow, and when the flood is over everything is as it was. Nothing is judged by time.
 #include <fcntl.h>
 #include <inttypes.h>
 #include <setjmp.h>
@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 #include "tests/common/sanitized.h"
 #include "tests/e2e/context.h"
 #include "tests/e2e/support.h"
@@ -31,7 +31,8 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define ALLOWED (UINT64_C(900) * MIB) // freed memory is kept in quarantine
 #else
-// Requests, and as much again of answers (--max-bytes); half of that unread; room for links and what malloc keeps.
+// Requests, and as much again of answers (--max-bytes); half of that unread; room for links and what malloc
+// keeps.
 #define ALLOWED (UINT64_C(128) * MIB)
 #endif
 
@@ -148,8 +149,8 @@ static void requests(int i) // as many as go, with answers that are read
 static const struct flood {
     const char *name;
     void (*run)(int i);
-    // What it could do: MiB that it made the coordinator hold beside what the limits allow. Frames that have begun have as
-    // many bytes for themselves as requests have (--max-bytes).
+    // What it could do: MiB that it made the coordinator hold beside what the limits allow. Frames that have
+    // begun have as many bytes for themselves as requests have (--max-bytes).
     uint64_t more_mib;
 } floods[] = {
     {"connections", connections, 0},   {"half hellos", half_hellos, 0}, {"huge frames", huge_frames, MAX_MIB},
@@ -248,7 +249,8 @@ static void one_client_floods(void **state)
         if (most > before + ALLOWED + floods[f].more_mib * MIB)
             fail_msg("%s: the coordinator grew from %" PRIu64 " to %" PRIu64 " MiB", floods[f].name,
                      before / MIB, most / MIB);
-        // Over another endpoint there are places of their own: somebody new comes in while the flood is there.
+        // Over another endpoint there are places of their own: a new client comes in while the flood is
+        // there.
         banyan_client *fresh = support_connect(cluster, "nng+tcp");
         OK(banyan_ping(fresh, NULL, ERR));
         banyan_disconnect(fresh);

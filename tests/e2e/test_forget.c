@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions that forget what windows have left behind: far longer than the workers' memory, exact all the same, over
-// forks, truncates and restarts of the coordinator; and what goes too far back is refused, with a reason.
+// Sessions that forget what windows have left behind: far longer than the workers' memory, exact all the
+// same, over forks, truncates and restarts of the coordinator; and what goes too far back is refused, with a
+// reason.
 #include "tests/e2e/support.h"
 
 #include <signal.h>
@@ -20,7 +21,8 @@ static struct harness_cluster *cluster;
 static banyan_client *client;
 static struct worst worst;
 
-// Layers with windows, one with pieces, and a narrow one that sees all. WIDE reads what NEAR holds, with another window.
+// Layers with windows, one with pieces, and a narrow one that sees all. WIDE reads what NEAR holds, with
+// another window.
 enum { NEAR, PIECES, FAR, WIDE, KINDS };
 static const banyan_kind kinds[KINDS] = {
     [NEAR] = {.q_heads = 4, .kv_heads = 4, .k_dim = 64, .v_dim = 64, .window = WINDOW},
@@ -166,7 +168,7 @@ static uint64_t capacity(void)
     return bytes;
 }
 
-// Behind the floor nobody goes, at it everybody may.
+// Behind the floor no step goes, at it every step may.
 static void check_refusals(banyan_session *session)
 {
     static const uint32_t windowed[] = {0, 2, 3, 5, 6};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What daemons have given up, seen from outside; and that nothing of a session which has ended is found in an answer to
-// another one, nor in the memory of a worker.
+// What daemons have given up, seen from outside; and that nothing of a session which has ended is found in an
+// answer to another one, nor in the memory of a worker.
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -9,13 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/harden.h"
+#include "common/secure/harden.h"
 #include "tests/e2e/support.h"
 
 enum { LAYERS = 2, DIM = 64, KV_HEADS = 2, TOKENS = 1500, MORE = 40, NEEDLE = 16 };
 
-// What functions leave on stacks, until others use these: a stripe of a hash, registers that were put aside. A row of a
-// head alone has more.
+// What functions leave on stacks, until others use these: a stripe of a hash, registers that were put aside.
+// A row of a head alone has more.
 enum { FRAGMENTS = DIM * sizeof(float) / NEEDLE - 1 };
 
 // Floats that stand nowhere else; K and V consist of nothing else.
@@ -103,7 +103,8 @@ static void off_is_off(void **state)
 }
 
 #ifdef BANYAN_FAILPOINTS
-// Somebody who runs in a worker starts a program: the worker ends, with a line, and no program starts.
+// Code that an attacker runs in a worker starts a program: the worker ends, with a line, and no program
+// starts.
 static void a_worker_that_starts_a_program_ends(void **state)
 {
     (void)state;
@@ -198,7 +199,8 @@ static void fill_with_marker(struct context *context)
                 context_set(context, l, p, h, row, row);
 }
 
-// One that is attached to, stepped over, read, forked and truncated. tokens: of rows that are attached; some more are appended.
+// One that is attached to, stepped over, read, forked and truncated. tokens: of rows that are attached; some
+// more are appended.
 static void live(banyan_client *client, const struct context *context, uint64_t tokens, bool mine)
 {
     banyan_session *session, *fork;

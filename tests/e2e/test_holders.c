@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session whose chunks have two holders each, on real processes: one of them is killed under its steps. No step
-// fails, every answer is the reference's, and no token that was acknowledged is gone.
+// A session whose chunks have two holders each, on real processes: one of them is killed under its steps. No
+// step fails, every answer is the reference's, and no token that was acknowledged is gone.
 #include "tests/e2e/support.h"
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed
 
@@ -79,7 +79,8 @@ static void step_while_killed(struct stepping *s, struct harness_cluster *cluste
     pthread_join(killer, NULL);
 }
 
-// What a caller leaves to the coordinator is said in the answer: whoever counts on two holders sees whether there are.
+// What a caller leaves to the coordinator is said in the answer: a caller that counts on two holders sees
+// whether there are.
 static void as_many_as_there_are_hosts(void **state)
 {
     (void)state;
@@ -146,7 +147,8 @@ static banyan_cluster_info cluster_of(const struct stepping *s)
     return info; // its numbers
 }
 
-// It was given up, and has not ended: what it has of sealed chunks counts again, and does not travel. The other one may go.
+// It was given up, and has not ended: what it has of sealed chunks counts again, and does not travel. The
+// other one may go.
 static void a_holder_that_was_stopped(void **state)
 {
     (void)state;

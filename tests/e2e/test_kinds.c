@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions whose layers differ: heads, dimensions, windows, sinks, masks, layers that share K and V, layers that
-// hold nothing, V inside K. All of it on the same session, against the float64 reference: attached in pieces,
-// appended, in one call for all layers, forked, truncated, over a restart of the coordinator.
+// Sessions whose layers differ: heads, dimensions, windows, sinks, masks, layers that share K and V, layers
+// that hold nothing, V inside K. All of it on the same session, against the float64 reference: attached in
+// pieces, appended, in one call for all layers, forked, truncated, over a restart of the coordinator.
 #include "tests/e2e/support.h"
 
 #include <signal.h>

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/mass.h"
+#include "proto/model/mass.h"
 #include "tests/e2e/support.h"
 
 #define WORKERS 3
@@ -277,14 +277,14 @@ static void bad_sizes(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         FAILS(BANYAN_INVALID_ARGUMENT, NULL, banyan_session_watch(session, &wrong[i], &watch, ERR));
     OK(banyan_session_watch(session, &(banyan_watch_options){.trace = true, .wait_ns = 1}, &watch, ERR));
-    assert_int_equal(watch.n, 0); // nobody watched before
+    assert_int_equal(watch.n, 0); // there was no watch before
     banyan_watch_free(&watch);
     drop(session, &c);
 }
 
 // ---- watching -----------------------------------------------------------------------------------
 
-struct decode { // a client that knows of no watch
+struct decode { // a client without a watch
     banyan_session *session;
     const struct context *c;
     uint64_t at;
@@ -375,7 +375,7 @@ static void a_running_session_is_watched(void **state)
     drop(session, &c);
 }
 
-// Nobody watches, but the client asks for itself: that is kept, too.
+// There is no watch, but the client asks for itself: that is kept, too.
 static void what_clients_ask_for_is_kept(void **state)
 {
     (void)state;
@@ -421,7 +421,7 @@ static void *wait_long(void *arg)
     return NULL;
 }
 
-// Who waits is told when the session goes, and holds up nobody.
+// A waiting watch ends when the session goes, and holds up no other call.
 static void a_deleted_session_ends_its_watches(void **state)
 {
     (void)state;
@@ -474,7 +474,7 @@ static void *ask(void *arg)
     return NULL;
 }
 
-// A worker dies under steps, masses and watches: no number is wrong, nobody hangs, another session goes on.
+// A worker dies under steps, masses and watches: no number is wrong, no call hangs, another session goes on.
 static void a_worker_dies_under_masses(void **state)
 {
     (void)state;
@@ -504,7 +504,7 @@ static void a_worker_dies_under_masses(void **state)
     banyan_watch watch;
     OK(banyan_session_watch(
         a[0].session, &(banyan_watch_options){.steps = 3, .all_layers = true, .mass_bins = 8}, &watch, ERR));
-    assert_int_equal(watch.n, 3); // of before
+    assert_int_equal(watch.n, 3); // the earlier ones
     banyan_watch_free(&watch);
     banyan_session *next;
     spec.members = 1;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker occupies is what it accounts for, and no more than the buffers of messages beside that: an operator sizes
-// --memory by it, and the system kills whoever takes more.
+// What a worker occupies is what it accounts for, and no more than the buffers of messages beside that: an
+// operator sizes --memory by it, and the system kills a process that takes more.
 #include "tests/e2e/support.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-// Messages in flight, heaps of threads, code; many times less than what a buffer lost with each put would come to.
+// Messages in flight, heaps of threads, code; many times less than what a buffer lost with each put would
+// come to.
 #define BESIDE (UINT64_C(160) << 20)
 
 enum { LAYERS = 8, TOKENS = 12 << 10, BLOCK = 2048, ROW = 8 * 128 };

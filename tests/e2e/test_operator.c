@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/banyanctl.h"
 
 static bool log_has(const struct harness_cluster *cluster, uint32_t who, const char *text)
@@ -68,7 +68,7 @@ static void lone_end(const struct lone *lone)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-// A port at which nobody listens, and nobody else can: keep the descriptor.
+// A port at which no process listens, and none can: keep the descriptor.
 static int silent_port(uint16_t *port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -185,7 +185,7 @@ static void an_edge_that_cannot_be_dialled_is_named(void **state)
     snprintf(coordinator, sizeof coordinator, "%s", harness_cluster_endpoint(cluster, "tcp"));
     struct lone lone = lone_start(cluster, "lost",
                                   ARGS("--coordinator", coordinator, "--edge-listen", "tcp://127.0.0.1:0",
-                                       "--advertise", "127.0.0.9")); // nobody listens at that one
+                                       "--advertise", "127.0.0.9")); // no process listens at that one
     EVENTUALLY(60, lone_says(&lone, "could not reach the worker's edge endpoint tcp://127.0.0.9:"));
     assert_true(lone_says(&lone, "Connection refused"));
     assert_true(log_has(cluster, HARNESS_COORDINATOR, "edge connection lost: cannot connect"));
@@ -282,8 +282,8 @@ static uint64_t most_left(banyan_client *client)
     return most;
 }
 
-// 172 MiB of K and V each: 273 MiB go into two of them, and so does the rest, until none has room for a chunk more. What
-// is refused names a worker.
+// 172 MiB of K and V each: 273 MiB go into two of them, and so does the rest, until none has room for a chunk
+// more. What is refused names a worker.
 static void an_attach_fills_all_workers(void **state)
 {
     (void)state;
@@ -453,7 +453,7 @@ static void a_hangup_ends_nothing(void **state)
     support_stop(cluster); // both are there, and end as asked
 }
 
-// Whoever ends a worker that has keys and values, and no files, reads what goes with it.
+// Before a worker ends that has keys and values, and no files, its operator reads what is lost with it.
 static void what_goes_with_a_worker_is_told(void **state)
 {
     (void)state;
@@ -474,7 +474,7 @@ static void what_goes_with_a_worker_is_told(void **state)
     harness_cluster_signal(cluster, 0, SIGTERM);
     EVENTUALLY(60, log_has(cluster, 0, "of keys and values end with this process"));
     assert_false(log_has(cluster, empty, "of keys and values"));
-    assert_true(harness_cluster_restart(cluster, 0)); // as a new one: nothing is left to be told
+    assert_true(harness_cluster_restart(cluster, 0)); // as a new one: there is nothing left to report
     support_drop(session, &context);
     banyan_disconnect(client);
     support_stop(cluster);

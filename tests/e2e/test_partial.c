@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial answers on real processes: a worker that alone has some chunks is killed. Who allows it is answered over what
-// is left, as float64 says of exactly that, and told what is not; who does not gets an error that names it.
+// Partial answers on real processes: a worker that alone has some chunks is killed. A client that allows it
+// is answered over what is left, as float64 says of exactly that, and gets a list of what is missing; others
+// get an error that names it.
 #include "tests/e2e/support.h"
 
 #include <inttypes.h>
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 #include "client/snapshot/safetensors_write.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/banyanctl.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed
@@ -144,7 +145,8 @@ static void *kill_it(void *arg)
     return NULL;
 }
 
-// Steps go on while it dies. An append goes through, or says that its chunk is lost: then nothing more is appended.
+// Steps go on while it dies. An append goes through, or says that its chunk is lost: then nothing more is
+// appended.
 static bool step_while_killed(struct fixture *f, uint32_t victim)
 {
     pthread_t killer;
@@ -230,7 +232,7 @@ static void a_killed_worker(void **state)
         reads(&f, true);
         if (!f.context.spec.window)
             attends_with_banyanctl(&f);
-        OK(banyan_session_truncate(f.session, 0, ERR)); // what is lost is attached anew
+        OK(banyan_session_truncate(f.session, 0, ERR)); // what is lost is attached again
         support_fill(f.session, &f.context, 0, ATTACHED);
         reads(&f, false);
         end(&f);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quotas of two tenants on one cluster, by libbanyan and banyanctl: what one may not have the other gets; refusals say which
-// quota, how much and when; they hold at once and over restarts; and a flood of one leaves the other's bits alone.
+// Quotas of two tenants on one cluster, by libbanyan and banyanctl: what one may not have the other gets;
+// refusals say which quota, how much and when; they hold at once and over restarts; and a flood of one leaves
+// the other's bits alone.
 #include "tests/e2e/support.h"
 
 #include <stdatomic.h>
@@ -148,7 +149,7 @@ static void one_is_held_to_them_and_the_other_is_not(void **state)
     OK(banyan_attach(ours, 0, 32, 48, rows, rows, ERR));
     OK(banyan_commit(ours, 0, 32, 48, ERR));
     OK(one_step(a, theirs, 31, o, &digest)); // what is there goes on
-    // Steps a second: no more than two seconds' worth while it tries, and it is told when.
+    // Steps a second: no more than two seconds' worth while it tries, and the error says when.
     quota_set(admin, "a", "steps_per_s", 20);
     unsigned good = 0, refused = 0;
     uint64_t until = support_now_ns() + UINT64_C(1000000000);
@@ -229,8 +230,9 @@ static void again(void *arg, banyan_code code, const banyan_error *error, banyan
         atomic_fetch_sub(&out, 1);
 }
 
-// Thousands of steps of a are outstanding: b's go on, and have the bits that they have alone; a's quota of steps in flight
-// holds it to what it says. How many frames a step waits is counted where time stands still (coordinator_hermetic_test).
+// Thousands of steps of a are outstanding: b's go on, and have the bits that they have alone; a's quota of
+// steps in flight holds it to what it says. How many frames a step waits is counted where time stands still
+// (coordinator_hermetic_test).
 static void a_flood_leaves_the_other_alone(void **state)
 {
     (void)state;

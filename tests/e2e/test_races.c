@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define THREADS 6
 
@@ -163,7 +163,7 @@ static void *read_main(void *arg)
         if (code == BANYAN_OK) {
             if (r->wins++ == 0)
                 memcpy(first, o, sizeof(o));
-            // Chunks move when they are placed anew, so not the same bits, but the same within the bound
+            // Chunks move when they are placed again, so not the same bits, but the same within the bound
             for (int d = 0; d < 128; d++)
                 if (!(o[d] - first[d] < 1e-5f && first[d] - o[d] < 1e-5f))
                     snprintf(r->failed, sizeof(r->failed), "other numbers: %g and %g", (double)o[d],
@@ -337,8 +337,9 @@ static void tickets_that_expire_on_the_way(void **state)
     support_stop(own);
 }
 
-// An append that fails may have written its rows somewhere, and its holder may be told late that it has failed. A
-// truncate to where the session ends takes them away in any case, so that other rows can be attached there.
+// An append that fails may have written its rows somewhere, and its holder may receive late that it has
+// failed. A truncate to where the session ends takes them away in any case, so that other rows can be
+// attached there.
 static void a_truncate_after_a_failed_append(void **state)
 {
     (void)state;
@@ -378,8 +379,9 @@ static void a_truncate_after_a_failed_append(void **state)
     context_free(&other);
 }
 
-// The workers stop, an append fails, the coordinator is killed, the workers go on and store what lies in their
-// sockets, and a coordinator starts: the rows are there as a whole or not at all, and the same append settles it.
+// The workers stop, an append fails, the coordinator is killed, the workers go on and store what lies in
+// their sockets, and a coordinator starts: the rows are there as a whole or not at all, and the same append
+// settles it.
 static void an_append_fails_before_a_restart(void **state)
 {
     (void)state;

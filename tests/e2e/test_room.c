@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two small workers hold what two small workers have room for: a session that grows token by token fails when both are
-// full, and not when one of them is. What was appended up to then is exact, and what was not is not there.
+// Two small workers hold what two small workers have room for: a session that grows token by token fails when
+// both are full, and not when one of them is. What was appended up to then is exact, and what was not is not
+// there.
 #include "tests/e2e/support.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#include "proto/footprint.h"
+#include "proto/model/footprint.h"
 
 enum { LAYERS = 4, CHUNK = 96, ROWS = 4, SESSIONS_MAX = 3 };
 
@@ -40,7 +41,8 @@ static uint64_t chunks_that_fit(banyan_client *client)
     return n;
 }
 
-// The next rows of all layers, one after the other, as a model has them. Where one has no room: where it stands then.
+// The next rows of all layers, one after the other, as a model has them. Where one has no room: where it
+// stands then.
 static banyan_code grow(banyan_client *client, banyan_session *session, const struct context *context,
                         uint64_t first, uint32_t *layer)
 {

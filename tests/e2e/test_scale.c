@@ -300,7 +300,7 @@ static void forks_share(void **state)
         context_check(&own, 1, TOKENS, 1, 0, s.made_q, s.o, s.lse, &worst, "forks");
         step_free(&s);
     }
-    EVENTUALLY(30, support_used_bytes(client) > one); // the workers have told
+    EVENTUALLY(30, support_used_bytes(client) > one); // the workers have reported
     uint64_t used = support_used_bytes(client);
     if (used > one * 16) // 101 copies would be 101 times
         fail_msg("%d forks of %" PRIu64 " bytes use %" PRIu64, FORKS, one, used);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker that the system stops for four fifths of the time, on real processes, while a session is stepped: it is
-// flagged, others compute what it has, and it gets its work back. Each answer is compared with float64. How long it
-// takes is printed, and not judged. All of it with workers that say that they are slow, and with some that say that they
-// are fast: what this machine measures of itself decides nothing.
+// A worker that the system stops for four fifths of the time, on real processes, while a session is stepped:
+// it is flagged, others compute what it has, and it gets its work back. Each answer is compared with float64.
+// How long it takes is printed, and not judged. All of it with workers that say that they are slow, and with
+// some that say that they are fast: what this machine measures of itself decides nothing.
 //   e2e_slow [short]     short: with two copies alone, a verdict sooner, and not until the worker is well again
 #include "tests/e2e/live.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots on real processes: what 'banyanctl session snapshot' writes of a session that goes on, 'session restore' makes
-// again, in another cluster with another number of workers: the same rows, the reference's answers, the same bits where the
-// plan is the same. Whatever is wrong with a snapshot is named, and leaves no session.
+// Snapshots on real processes: what 'banyanctl session snapshot' writes of a session that goes on, 'session
+// restore' makes again, in another cluster with another number of workers: the same rows, the reference's
+// answers, the same bits where the plan is the same. Whatever is wrong with a snapshot is named, and leaves
+// no session.
 #include "tests/e2e/banyanctl.h"
 #include "tests/e2e/support.h"
 
@@ -19,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed
 
@@ -169,8 +170,8 @@ static void same_rows(banyan_session *a, banyan_session *b, uint32_t layer, uint
     }
 }
 
-// A window, a layer that sees all, one that holds nothing, one that reads another's rows, and a latent; with one worker
-// here and one there the plans are the same, and so are the bits.
+// A window, a layer that sees all, one that holds nothing, one that reads another's rows, and a latent; with
+// one worker here and one there the plans are the same, and so are the bits.
 static void layers_that_differ(void **state)
 {
     (void)state;
@@ -245,7 +246,7 @@ static const banyan_spec stepped_spec = {.layers = 2,
                                          .chunk_tokens = 32,
                                          .members = 3};
 
-struct stepper { // a client of its own, that appends until it is told to stop
+struct stepper { // a client of its own, that appends until it is stopped
     banyan_client *client;
     banyan_session *session;
     struct context context;
@@ -470,7 +471,8 @@ static void damage_is_named(void **state)
     support_drop(session, &c);
 }
 
-// Told to end: nothing is left. Killed: what is left has a name that says what it is, and a time to live.
+// Stopped by a signal: nothing is left. Killed: what is left has a name that says what it is, and a time to
+// live.
 static void interrupted(void **state)
 {
     (void)state;
@@ -517,8 +519,8 @@ static void interrupted(void **state)
     support_drop(session, &c);
 }
 
-// A pin goes by itself.
-// A coordinator that has started anew does not know what a worker that is away was given last: no snapshot without that.
+// A pin goes by itself. A restarted coordinator does not have what a worker that is away was given last: no
+// snapshot without that.
 static void more_is_away(void **state)
 {
     (void)state;

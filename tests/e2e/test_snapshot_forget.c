@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots of sessions that have forgotten rows, on real processes: what is restored, in another cluster of another number
-// of workers, has the same floor, answers every step at or past it as the float64 reference says and with the same bits as
-// the first session, and refuses what that one refuses; also after restarts of the coordinator and of the workers.
+// Snapshots of sessions that have forgotten rows, on real processes: what is restored, in another cluster of
+// another number of workers, has the same floor, answers every step at or past it as the float64 reference
+// says and with the same bits as the first session, and refuses what that one refuses; also after restarts of
+// the coordinator and of the workers.
 #include "tests/e2e/banyanctl.h"
 #include "tests/e2e/support.h"
 
@@ -17,7 +18,7 @@
 #include <unistd.h>
 
 #include "client/snapshot/snapshot.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed
 #define LOCAL   BANYAN_LAYER_LOCAL
@@ -62,7 +63,8 @@ static void subject_free(struct subject *s)
         context_free(&s->held[i]);
 }
 
-// Windows, pieces, a layer that sees all, one that holds nothing and one that reads another's with a wider window.
+// Windows, pieces, a layer that sees all, one that holds nothing and one that reads another's with a wider
+// window.
 enum { NEAR, PIECES, FAR, WIDE, KINDS };
 static const banyan_kind kinds[KINDS] = {
     [NEAR] = {.q_heads = 4, .kv_heads = 2, .k_dim = 32, .v_dim = 32, .window = 100},
@@ -277,7 +279,7 @@ static banyan_code ask(banyan_client *client, banyan_session *session, uint32_t 
     return code;
 }
 
-// What lies behind the floor is refused, as ever.
+// What lies behind the floor is refused, as usual.
 static void refusals(banyan_client *client, banyan_session *session, const struct subject *s)
 {
     static uint8_t k[4096], v[4096];
@@ -419,7 +421,7 @@ static void the_floor_stays_where_it_was(void **state)
 
 // ---- while it is stepped ----------------------------------------------------------------------------------
 
-struct stepper { // a client of its own, that appends until it is told to stop
+struct stepper { // a client of its own, that appends until it is stopped
     banyan_client *client;
     banyan_session *session;
     const struct subject *subject;

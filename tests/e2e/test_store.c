@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/wire.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S)
@@ -95,8 +95,8 @@ static void store_is_full(struct harness_cluster *cluster, bool full)
     assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &limit, NULL), 0);
 }
 
-// The first chunk of a session is refused by the store. Space is there again: what is acknowledged from now on
-// outlives the coordinator.
+// The first chunk of a session is refused by the store. Space is there again: what is acknowledged from now
+// on outlives the coordinator.
 static void a_refused_first_placement(void **state)
 {
     (void)state;
@@ -127,8 +127,8 @@ static void a_refused_first_placement(void **state)
     support_stop(cluster);
 }
 
-// More commits than rows may be frozen by, all refused: none of them has happened, and once there is room the session takes other
-// rows in their place.
+// More commits than rows may be frozen by, all refused: none of them has happened, and once there is room the
+// session takes other rows in their place.
 static void refused_commits_freeze_nothing(void **state)
 {
     enum { REFUSED = 4200 };
@@ -172,8 +172,8 @@ static void *free_the_store(void *arg)
     return NULL;
 }
 
-// A worker comes back without its rows, and the store refuses to say so: neither that worker nor the next life
-// of the coordinator may take the session for one that never had these rows.
+// A worker comes back without its rows, and the store refuses to say so: neither that worker nor the next
+// life of the coordinator may take the session for one that never had these rows.
 static void a_refused_loss(void **state)
 {
     (void)state;
@@ -186,7 +186,7 @@ static void a_refused_loss(void **state)
     pthread_t thread;
     make(client, &h, &one, 100, "appended");
     for (uint64_t p = 0; p < 5; p++)
-        OK(append_to(client, &h, p)); // no store knows these rows
+        OK(append_to(client, &h, p)); // these rows are in no store
     harness_cluster_signal(cluster, 0, SIGKILL);
     store_is_full(cluster, true);
     assert_int_equal(pthread_create(&thread, NULL, free_the_store, cluster), 0);
@@ -245,11 +245,11 @@ static struct kept kept_by(banyan_client *client)
 static void fill(banyan_client *client, struct held *h, uint64_t tokens)
 {
     support_fill(h->session, &h->context, 0, tokens);
-    OK(append_to(client, h, tokens)); // no store knows this row
+    OK(append_to(client, h, tokens)); // this row is in no store
 }
 
-// A holder of the secret says that it has seen a term that nobody can have had: refused, and ours stays. So is a worker
-// of an older build, which would take what it is told for something else.
+// A holder of the secret says that it has seen a term that cannot have been: refused, and ours stays. So is a
+// worker of an older build, which would misread its messages.
 static void a_forged_term(void **state)
 {
     (void)state;
@@ -377,7 +377,7 @@ static void an_older_copy(void **state)
         FAILS(BANYAN_UNAVAILABLE, "QUARANTINE", step_on(client, &before, 49));
         banyan_session_close(before.session);
         FAILS(BANYAN_UNAVAILABLE, "QUARANTINE", append_to(client, &grown, 101));
-        banyan_client *second = support_connect(cluster, "tcp"); // without a ticket from before
+        banyan_client *second = support_connect(cluster, "tcp"); // without an earlier ticket
         banyan_session *again;
         OK(banyan_session_open(second, 0, "grown", &again, ERR));
         FAILS(BANYAN_UNAVAILABLE, "QUARANTINE",
@@ -389,7 +389,7 @@ static void an_older_copy(void **state)
         FAILS(BANYAN_UNAVAILABLE, "QUARANTINE", banyan_session_truncate(grown.session, 10, ERR));
         FAILS(BANYAN_NOT_FOUND, NULL, step_on(client, &later, 100));
         if (round == 0) {
-            make(client, &other, &spread, 200, "other"); // its ids are nobody's
+            make(client, &other, &spread, 200, "other"); // its ids are not in use
             fill(client, &other, 100);
             kill_and_restart_coordinator(cluster);
             ALL_BACK(client);
@@ -414,7 +414,8 @@ static void an_older_copy(void **state)
     support_stop(cluster);
 }
 
-// The older state is what is wanted: the newer one is given up, and what the store knows is cut to what is left.
+// The older state is the right one here: the newer one is given up, and what the store has is cut to what is
+// left.
 static void an_older_copy_is_kept(void **state)
 {
     (void)state;
@@ -445,7 +446,8 @@ static void an_older_copy_is_kept(void **state)
     support_stop(cluster);
 }
 
-// What the store itself has deleted while a worker was away goes without anybody's word, also after a restart.
+// What the store itself has deleted while a worker was away goes without anybody's word, also after a
+// restart.
 static void deleted_while_away(void **state)
 {
     (void)state;
@@ -472,7 +474,7 @@ static void deleted_while_away(void **state)
     support_stop(cluster);
 }
 
-// Memory that quarantine takes up: who is refused hears of it.
+// Memory that quarantine takes up: a refused call says so.
 static void quarantine_fills_the_memory(void **state)
 {
     (void)state;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A coordinator that ends under steps, and a supervisor that starts the next one at once: killed, stopped, and stopped by a
-// SIGSTOP in the middle of its SIGTERM, so that two are there. No step fails, every answer is the reference's, the same
-// step has the same bits, and what was acknowledged is there after each next death.
+// A coordinator that ends under steps, and a supervisor that starts the next one at once: killed, stopped,
+// and stopped by a SIGSTOP in the middle of its SIGTERM, so that two are there. No step fails, every answer
+// is the reference's, the same step has the same bits, and what was acknowledged is there after each next
+// death.
 //   e2e_supervised [aims]     aims: no step may stand still for 3 s or more
 //   e2e_supervised many N     how long it takes until N sessions are answered after a kill
 #include "tests/e2e/support.h"
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S)
 
@@ -118,8 +119,7 @@ static struct harness_cluster *start_cluster(void)
     static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
     struct harness_cluster *cluster =
         support_start(&(struct harness_options){.workers = WORKERS, .worker_args = same_speed});
-    harness_cluster_allow_error(cluster,
-                                "is in use by a coordinator (process "); // said to who came too early
+    harness_cluster_allow_error(cluster, "is in use by a coordinator (process "); // of the one that is early
     return cluster;
 }
 
@@ -153,8 +153,9 @@ static void stop_runners(struct runner *runners)
     assert_true(same > 0);
 }
 
-// SIGTERM, and SIGSTOP so much later: whatever it was at, it is there, and has the store if it had not given it up. Then the
-// next one is started, again and again, and the old one goes on. How often the next one was refused.
+// SIGTERM, and SIGSTOP so much later: whatever it was at, it is there, and has the store if it had not given
+// it up. Then the next one is started, again and again, and the old one goes on. How often the next one was
+// refused.
 static int stop_in_the_middle(struct harness_cluster *cluster, uint64_t after_us)
 {
     int pid = harness_cluster_pid(cluster, HARNESS_COORDINATOR), refused = 0, code = -1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two tenants on one cluster, by libbanyan and by hand over nng: neither learns of the other, whatever it calls. A token that
-// is stolen and revoked, one that takes another's place, a restart, and workers that want a
-// pass.
+// Two tenants on one cluster, by libbanyan and by hand over nng: neither learns of the other, whatever it
+// calls. A token that is stolen and revoked, one that takes another's place, a restart, and workers that want
+// a pass.
 #include "tests/e2e/support.h"
 
 #include <nng/nng.h>
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proto/codec.h"
+#include "proto/wire/codec.h"
 #include "tests/e2e/token_files.h"
 #include "tests/e2e/wire.h"
 
@@ -32,7 +32,7 @@ static void token_of(const char *name, char out[65])
     fclose(file);
 }
 
-// The first token, made by who comes without one, and one of each access for two tenants.
+// The first token, made without one, and one of each access for two tenants.
 static void make_tokens(void)
 {
     token_files_of(cluster);
@@ -40,11 +40,11 @@ static void make_tokens(void)
     char token[65];
     FAILS(BANYAN_FAILED_PRECONDITION, NULL,
           banyan_token_create(anybody, "early", "user", "a", 0, token, NULL, ERR));
-    FAILS(BANYAN_FAILED_PRECONDITION, NULL, // it would end, and nobody could make another
+    FAILS(BANYAN_FAILED_PRECONDITION, NULL, // it would end, and no one could make another
           banyan_token_create(anybody, "brief", "admin", NULL, 3600, token, NULL, ERR));
     assert_non_null(strstr(ERR->message, "--token-file"));
     token_make(anybody, "root", "admin", NULL);
-    // The link of before is closed, and its client comes again without a token.
+    // The earlier link is closed, and its client reconnects without a token.
     banyan_session_list list;
     FAILS(BANYAN_UNAUTHENTICATED, NULL, banyan_session_get_list(anybody, &list, ERR));
     banyan_disconnect(anybody);
@@ -219,7 +219,8 @@ static bool names_a_session(uint32_t method)
     return protobuf_c_message_descriptor_get_field_by_name(d, "session") != NULL || method == METHOD(ATTEND);
 }
 
-// Of every method that names a session, whatever the token: another tenant's session is what never was, in code and words.
+// Of every method that names a session, whatever the token: another tenant's session is what never was, in
+// code and words.
 static void across_the_border(void **state)
 {
     (void)state;
@@ -313,7 +314,8 @@ static void what_is_told(void **state)
     }
     banyan__pb__events_reply__free_unpacked(events, NULL);
     wire_answer_free(&answer);
-    // Keys: a create with another tenant's key makes a session of one's own, and with one's own finds it again.
+    // Keys: a create with another tenant's key makes a session of one's own, and with one's own finds it
+    // again.
     struct raw other = raw_of("a1");
     uint64_t made[3];
     for (int i = 0; i < 3; i++) {
@@ -503,7 +505,7 @@ static void restart(void **state)
     check_kept(id);
 }
 
-// A worker with a token file wants that token, or a pass, which libbanyan has from the coordinator.
+// A worker with a token file needs that token, or a pass, which libbanyan has from the coordinator.
 static void workers_want_a_pass(void **state)
 {
     (void)state;

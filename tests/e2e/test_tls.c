@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster over TLS alone: the bits of a plain one; certificates and authority that change under steps; and those who are
-// not what they say: expired, of another authority, a worker's certificate for a coordinator, a client's for a worker.
+// A cluster over TLS alone: the bits of a plain one; certificates and authority that change under steps; and
+// those who are not what they say: expired, of another authority, a worker's certificate for a coordinator, a
+// client's for a worker.
 #include "tests/e2e/support.h"
 
 #include <pthread.h>
@@ -13,11 +14,11 @@
 #include <unistd.h>
 
 #include "client/ctl/pki.h"
-#include "common/clock.h"
-#include "common/loop.h"
-#include "common/secret.h"
-#include "common/tls.h"
-#include "proto/rpc.h"
+#include "common/base/clock.h"
+#include "common/loop/loop.h"
+#include "common/secure/secret.h"
+#include "common/secure/tls.h"
+#include "proto/rpc/rpc.h"
 #include "tests/harness/process.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S)
@@ -94,7 +95,7 @@ static struct ctl_pki_pair make_authority(const char *name)
     return make(name, 0, (int64_t)time(NULL) + 100 * DAY_S, NULL);
 }
 
-// A folder as harness_options.tls wants it, and a client's certificate in it.
+// A folder as harness_options.tls takes it, and a client's certificate in it.
 static void issue_all(const char *dir, const struct ctl_pki_pair *by)
 {
     issue(dir, "coordinator", CTL_PKI_COORDINATOR, by);
@@ -136,7 +137,7 @@ static banyan_client *tls_client(const struct harness_cluster *cluster, const ch
     return client;
 }
 
-// That nobody is let in, soon, and a sentence with this in it.
+// That no client is let in, soon, and a sentence with this in it.
 static void expect_refused(const char *endpoint, const char *ca_dir, const char *name, const char *says)
 {
     banyan_client *client = NULL;
@@ -208,7 +209,8 @@ static struct harness_cluster *start_in_order(const char *tls)
 
 #define PLAIN 6 // sessions, of which each may have its chunks elsewhere
 
-// Over each transport, in one cluster, as far as its digests are those of a plain one: other digests may have other bits.
+// Over each transport, in one cluster, as far as its digests are those of a plain one: other digests may have
+// other bits.
 static void compare(struct harness_cluster *cluster, const struct answers plain[PLAIN], bool compared[3])
 {
     static const char *const transports[] = {"tls", "nng+tls", "unix"};
@@ -256,7 +258,7 @@ static void same_bits(void **state)
 
 // ---- certificates that change under steps -----------------------------------------------------------------
 
-struct runner { // appends and reads, one step after another, until it is told to stop, or one fails
+struct runner { // appends and reads, one step after another, until it is stopped, or one fails
     pthread_t thread;
     banyan_client *client;
     banyan_session *session;
@@ -417,7 +419,7 @@ static void certificates_change(void **state)
     static struct runner runners[RUNNERS];
     struct ctl_pki_pair before = make_authority("before"), after = make_authority("after");
     issue_all("now", &before);
-    issue_all("old", &before); // what somebody has who was told of nothing
+    issue_all("old", &before); // what a client has that got no notice
     char dir[96];
     dir_of("now", dir);
     struct harness_cluster *cluster =
@@ -435,14 +437,15 @@ static void certificates_change(void **state)
     assert_in_range(ca_s - (int64_t)time(NULL), 99 * DAY_S, 100 * DAY_S);
     wait_for_steps(runners, 20);
 
-    // Another authority: both are believed, then all certificates change, then the first one is not believed any more.
+    // Another authority: both are trusted, then all certificates change, then the first one is not trusted
+    // any more.
     believe("now", &after, &before);
     reload_all(cluster);
     wait_for_steps(runners, 10);
     issue_all("now", &after);
     reload_all(cluster);
     wait_for_steps(runners, 10);
-    harness_cluster_signal(cluster, 1, SIGKILL); // so that links are made anew, with what there is now
+    harness_cluster_signal(cluster, 1, SIGKILL); // so that links are made again, with the certificates of now
     wait_for_steps(runners, 10);
     assert_true(harness_cluster_restart(cluster, 1));
     wait_whole(runners[0].client);
@@ -531,8 +534,8 @@ static void daemons_know_their_role(void **state)
     ctl_pki_free(&authority);
 }
 
-// A thief has the cluster's secret, a certificate of the cluster's authority that says another role, and a program that
-// does not look at itself: its TLS is made with one certificate, and has another when it speaks.
+// A thief has the cluster's secret, a certificate of the cluster's authority that says another role, and a
+// program that does not look at itself: its TLS is made with one certificate, and has another when it speaks.
 static struct common_tls *thief_tls(const char *dir, const char *role, const char *stolen)
 {
     char command[700];
@@ -682,7 +685,7 @@ static void others_certificates(void **state)
     assert_false(comes_in(endpoint, &secret, "stolen", "coordinator"));
     assert_false(comes_in(endpoint, &secret, "other", "worker"));
 
-    // As a coordinator, to a client, which sends its token to whom it believes.
+    // As a coordinator, to a client, which sends its token to a server that it trusts.
     static const struct {
         const char *stolen;
         bool believed;
@@ -708,7 +711,7 @@ static void others_certificates(void **state)
         common_tls_unref(i.tls);
     }
 
-    // Nobody falls back: neither who speaks TLS to who does not, nor the other way.
+    // There is no fallback: neither from TLS to plain, nor the other way.
     char plain[300];
     snprintf(plain, sizeof plain, "tcp://%s", endpoint + strlen("tls://"));
     expect_refused(plain, NULL, NULL, "");
@@ -742,7 +745,7 @@ static void clients_with_certificates(void **state)
         banyan_disconnect(client);
         expect_refused(endpoint, "asked", NULL, "");
     }
-    // A certificate of another authority, from who believes ours.
+    // A certificate of another authority, from a peer that trusts ours.
     struct names mixed = names_of("another", "client"), right = names_of("asked", "client");
     banyan_options options = {.tls_ca = right.ca,
                               .tls_cert = mixed.cert,
@@ -756,7 +759,7 @@ static void clients_with_certificates(void **state)
     ctl_pki_free(&other);
 }
 
-// A certificate that ends while the cluster runs: what is connected goes on, nobody new comes.
+// A certificate that ends while the cluster runs: what is connected goes on, no new link comes in.
 static void expiry(void **state)
 {
     (void)state;

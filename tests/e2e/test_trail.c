@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The audit log of a coordinator (--audit-log) over real daemons: who has changed what, from where, with which result;
-// kills in the middle of changes, a full disk, rotation. What is acknowledged is in it, and the chain is whole.
+// The audit log of a coordinator (--audit-log) over real daemons: who has changed what, from where, with
+// which result; kills in the middle of changes, a full disk, rotation. What is acknowledged is in it, and the
+// chain is whole.
 #include "tests/e2e/support.h"
 
 #include <fcntl.h>
@@ -17,8 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/trail.h"
+#include "common/base/clock.h"
+#include "common/trail/trail.h"
 #include "tests/e2e/banyanctl.h"
 
 #define TOKEN "e2e-trail-token"
@@ -649,7 +650,8 @@ static void append_text(const char *path, const char *text, size_t len)
     assert_int_equal(fclose(file), 0);
 }
 
-// A line is shown when it has been written to its end; and of one that has been changed, the next one says so.
+// A line is shown when it has been written to its end; and of one that has been changed, the next one says
+// so.
 static void what_is_followed_is_checked(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 'banyanctl session verify' on real processes: sessions that are right are called right, while they are stepped too; a
-// bit that flips in the memory of one of two holders is found.
+// 'banyanctl session verify' on real processes: sessions that are right are called right, while they are
+// stepped too; a bit that flips in the memory of one of two holders is found.
 #include "tests/e2e/banyanctl.h"
 #include "tests/e2e/flip.h"
 #include "tests/e2e/support.h"
@@ -160,7 +160,8 @@ static void while_it_is_stepped(void **state)
 
 // ---- a bit flips ------------------------------------------------------------------------------------------
 
-// In the memory of one holder of the row. The test ends here where nobody may write into another process.
+// In the memory of one holder of the row. The test ends here where the system forbids writing into another
+// process.
 static void flip_one(banyan_session *session, struct context *c, uint32_t layer, uint64_t at)
 {
     int flipped = 0;
@@ -206,8 +207,8 @@ static void a_flipped_bit_is_found(void **state)
     support_drop(session, &c);
 }
 
-// A scrub finds the copy that is wrong: no answer has it any more, and another copy takes its place. Where the worker has files, they are
-// right: its memory is again, too, also where it has the only copy.
+// A scrub finds the copy that is wrong: no answer has it any more, and another copy takes its place. Where
+// the worker has files, they are right: its memory is again, too, also where it has the only copy.
 static void a_scrub_ends_it(void **state)
 {
     (void)state;
@@ -246,7 +247,7 @@ static void a_scrub_ends_it(void **state)
     support_drop(session, &c);
 }
 
-// Whoever loses patience is told what is left: chunks that are compared, and no bytes that move.
+// When the time is up the command says what is left: chunks that are compared, and no bytes that move.
 static void a_scrub_that_lasts(void **state)
 {
     (void)state;
@@ -270,8 +271,8 @@ static void a_scrub_that_lasts(void **state)
     support_drop(session, &c);
 }
 
-// Two workers have different rows of a chunk when it becomes full: where files do not say whose are right, it is said
-// whoever scrubs, and the code is that of data that is lost.
+// Two workers have different rows of a chunk when it becomes full: where files do not say whose are right,
+// each scrub says so, and the code is that of data that is lost.
 static void two_that_differ(void **state)
 {
     (void)state;
@@ -316,8 +317,8 @@ static void take_snapshot(const banyan_session *session, int code, const char *s
     support_remove_folder(path);
 }
 
-// Rows of a wrong memory are not written out under sums that are right: there is no snapshot, and the memory is looked for.
-// Then there is one.
+// Rows of a wrong memory are not written out under sums that are right: there is no snapshot, and the memory
+// is looked for. Then there is one.
 static void a_snapshot_of_a_wrong_memory(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens of a cluster of the tests, each in a file of its name beside the cluster's own. Of one cluster at a time.
+// Tokens of a cluster of the tests, each in a file of its name beside the cluster's own. Of one cluster at a
+// time.
 #ifndef TESTS_E2E_TOKEN_FILES_H
 #define TESTS_E2E_TOKEN_FILES_H
 

@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "proto/endpoint.h"
-#include "proto/stream_hello.h"
+#include "proto/rpc/endpoint.h"
+#include "proto/stream/stream_hello.h"
 #include "tests/e2e/support.h"
 
 #define CALL_NS UINT64_C(20000000000)

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/secret.h"
-#include "proto/frame.h"
+#include "common/secure/secret.h"
+#include "proto/wire/frame.h"
 
 struct wire_frame {
     uint8_t *bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine in a module for tests of what is around it: carries partials as `stream` does, and forms a group
-// of whoever has the same BANYAN_TEST_GROUP (ID/SIZE). It is lost while the file BANYAN_TEST_LOST is there,
+// of all that have the same BANYAN_TEST_GROUP (ID/SIZE). It is lost while the file BANYAN_TEST_LOST is there,
 // and refuses plans while BANYAN_TEST_REFUSE is.
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/harness/process.h"
 
 #define WORKERS 3
@@ -78,7 +78,7 @@ static bool engine_is(const struct held *h, const char *engine)
     return is;
 }
 
-// All members in one group: its engine. One worker: nobody to merge with. Workers say what they offer.
+// All members in one group: its engine. One worker: there is none to merge with. Workers say what they offer.
 static void a_whole_group(void **state)
 {
     (void)state;

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/harness/process.h"
 
 #define PROMPT   "600"
@@ -217,7 +217,7 @@ static void full_check_and_kept_session(void **state)
     banyan_disconnect(client);
 }
 
-// A check that cannot fail would say nothing.
+// A check that cannot fail would be worth nothing.
 static void the_check_finds_a_wrong_token(void **state)
 {
     (void)state;

@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/float16.h"
+#include "common/base/clock.h"
+#include "common/tensor/float16.h"
 #include "tests/harness/process.h"
 
 static char dir[256], prompt[300];

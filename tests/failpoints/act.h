@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator does after the script, while a point is armed. An act arms it where it may be reached, does again
-// whatever comes to nothing, and looks after each try at what is left:
+// What an operator does after the script, while a point is armed. An act arms it where it may be reached,
+// repeats what has come to nothing, and looks after each try at what is left:
 //
 //   snapshot  session snapshot, session restore       a folder is whole, or nothing that looks whole is there
-//   swap      backup, a store made of it, accept,     who has what the store does not know keeps it; the old store has
+//   swap      backup, a store made of it, accept,     what the store lacks is kept by its holders; the old store has
 //             the old store again, quarantine drop    all of it again; what is dropped is gone
-//   flip      a bit flips in a sealed chunk; scrub    healed from the worker's files, or struck off and made anew
+//   flip      a bit flips in a sealed chunk; scrub    healed from the worker's files, or removed and made again
 //   damage    a bit flips in a worker's files         nothing of them is served; other workers' copies are
 //   cold      more rows than the workers' memory      leave it, and come back; where the files are damaged meanwhile,
 //                                                     from another holder
 //   forget    a session with a window is stepped      its floor stays, its memory is given back
 //
-// Acts run in the process that has the daemons, which starts whoever dies.
+// Acts run in the process that has the daemons, which restarts any that dies.
 #ifndef TESTS_FAILPOINTS_ACT_H
 #define TESTS_FAILPOINTS_ACT_H
 
@@ -32,7 +32,7 @@ struct act {
     uint32_t replicas;
     bool stores;          // of workers
     bool heals_fail;      // the point fails: a worker's files do not heal its memory
-    bool coordinator_off; // on purpose: nobody is to start it
+    bool coordinator_off; // on purpose: it must not be started
     bool impossible;      // after false: the system does not let a test do this
     char wrong[900];      // after false
 };

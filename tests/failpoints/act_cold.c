@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session that takes more than the workers' memory: its rows leave it for their files, and come back when a step
-// reads them.
+// A session that takes more than the workers' memory: its rows leave it for their files, and come back when a
+// step reads them.
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/support.h"
 #include "tests/failpoints/act.h"
 

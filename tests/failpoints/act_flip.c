@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bits that flip where rows are kept: in the memory of a worker, in chunks that are sealed, and in a worker's files.
+// Bits that flip where rows are kept: in the memory of a worker, in chunks that are sealed, and in a worker's
+// files.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

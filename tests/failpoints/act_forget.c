@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session with a window forgets what that has left behind: its floor rises while it is stepped. A floor that was
-// stored does not fall, also after the death of the coordinator, and workers give memory back whoever told them of it.
+// A session with a window forgets what that has left behind: its floor rises while it is stepped. A floor
+// that was stored does not fall, also after the death of the coordinator, and workers give memory back no
+// matter which coordinator sent them the floor.
 #include <signal.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/support.h"
 #include "tests/failpoints/act.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session is written to a folder, and made again from it. Where either is killed, fails or is interrupted: the folder
-// is whole or not there, what else is left is refused or as good as whole, and the next try succeeds.
+// A session is written to a folder, and made again from it. Where either is killed, fails or is interrupted:
+// the folder is whole or not there, what else is left is refused or as good as whole, and the next try
+// succeeds.
 #include <stdio.h>
 #include <string.h>
 
@@ -22,7 +23,7 @@ static bool loss_passes(struct act *act, int code)
     return code == LOSS && !script_covered(act->script) && script_refill(act->script, SCRIPT_FIRST);
 }
 
-// A folder under another name, that nobody has renamed: whoever takes it for a snapshot gets no rows, or all.
+// A folder under another name, that was not renamed: a restore from it gets no rows, or all.
 static bool leftover_is_harmless(struct act *act, const char *path)
 {
     int code = act_ctl(act, "session restore --name probe %s", path);

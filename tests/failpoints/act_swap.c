@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A coordinator starts on a store that was made of a backup, then on the old one again, then on the first one:
+// A coordinator starts on a store that was made of a backup, then on the old one again, then on the first
+// one:
 //
 //   backup ──▶ a third session is made, the second is cut ──▶ stop ──▶ restore, start, accept
 //     the first session is read; the third and the second are quarantine
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/e2e/support.h"
 #include "tests/failpoints/act.h"
 
@@ -87,7 +88,8 @@ static bool make_store(struct act *act, const char *file)
 
 // ---- two stores -------------------------------------------------------------------------------------------
 
-// The coordinator is stopped, its store goes to one folder, and another one comes from a second, if there is one.
+// The coordinator is stopped, its store goes to one folder, and another one comes from a second, if there is
+// one.
 static void swap_stores(struct act *act, const char *to, const char *from)
 {
     char command[256];
@@ -118,7 +120,8 @@ static bool accept(struct act *act)
     return act_wrong(act, "the restored store is not accepted");
 }
 
-// Whether some worker says that it has a later state of this session than the store, or one the store does not know.
+// Whether some worker says that it has a later state of this session than the store, or one the store does
+// not know.
 static bool is_withheld(struct act *act, int session)
 {
     banyan_quarantine_list list;
@@ -131,8 +134,8 @@ static bool is_withheld(struct act *act, int session)
     return any;
 }
 
-// A worker that was killed or stood still has lost its copies: the session went on in one store, so that for the other
-// one its state is newer. Only then may it be withheld.
+// A worker that was killed or stood still has lost its copies: the session went on in one store, so that for
+// the other one its state is newer. Only then may it be withheld.
 static bool has_gone_on(struct act *act)
 {
     char *log = harness_cluster_log(act->cluster, HARNESS_COORDINATOR);
@@ -201,7 +204,7 @@ bool act_swap(struct act *act)
     swap_stores(act, "old", "restored");
     if (!start(act))
         return false;
-    if (is_withheld(act, SCRIPT_FIRST)) // an operator gives up what only the old store knows
+    if (is_withheld(act, SCRIPT_FIRST)) // an operator gives up what only the old store has
         *act->lost += (int)act->replicas;
     if (!drop_quarantine(act) || !reads(act, SCRIPT_FIRST) || !script_delete(act->script, SCRIPT_SECOND))
         return act_wrong(act, "%s", script_wrong(act->script));

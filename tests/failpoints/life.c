@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One life of a cluster with one failpoint armed (common/failpoint.h):
+// One life of a cluster with one failpoint armed (common/base/failpoint.h):
 //   failpoint_life --point NAME [--action kill|error|delay:MS] [--nth N] [--replicas R] [--before POINT] [--lose]
 //       [--stores] [--act NAME]
-// A client, in a process of its own, does the script (script.h). Whoever dies is started again. Then every acknowledged
-// row is compared with float64, the coordinator is killed once more, and again. --before: this point fails (error)
-// first, and only then the other one is armed. --lose: a worker is killed in the middle, and the point is armed then.
+// A client, in a process of its own, does the script (script.h). A process that dies is restarted. Then every
+// acknowledged row is compared with float64, the coordinator is killed once more, and again. --before: this
+// point fails (error) first, and only then the other one is armed. --lose: a worker is killed in the middle,
+// and the point is armed then.
 // --stores: workers keep what they hold in files, and nothing that is killed may lose anything.
 // --act: the point is armed after the script, in an act (act.h).
-// Exit status: 0 all holds and the point was hit, 1 something does not hold, 3 the point was never hit, 77 the system
-// does not let the act be done.
+// Exit status: 0 all holds and the point was hit, 1 something does not hold, 3 the point was never hit, 77
+// the system does not let the act be done.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/trail_chain.h"
+#include "common/base/clock.h"
+#include "common/trail/trail_chain.h"
 #include "tests/e2e/support.h"
 #include "tests/failpoints/act.h"
 #include "tests/failpoints/script.h"
@@ -28,7 +29,7 @@ enum {
     WORKERS = 3,
     NOT_HIT = 3,
     IMPOSSIBLE = 77,
-    SEAL_MS = 4000 // a chunk is sealed when it is full and nobody writes to it
+    SEAL_MS = 4000 // a chunk is sealed when it is full and not written to
 };
 
 #define LIFE_NS (150 * COMMON_NS_PER_S)
@@ -117,7 +118,7 @@ static int client(void)
     }
     if (options.stores && strncmp(options.point, "disk_seal", 9) == 0)
         support_sleep_ms(SEAL_MS);
-    ok = ok && (!options.lose || script_wait_whole(s)); // copies are made anew, while the point is armed
+    ok = ok && (!options.lose || script_wait_whole(s)); // copies are made again, while the point is armed
     if (!ok)
         tell_wrong(script_wrong(s));
     script_free(s);
@@ -136,7 +137,8 @@ static void lose_one(void)
     support_sleep_ms(300); // the others have to do without it
 }
 
-// Runs the client and starts whoever dies. 0: it has come to its end; 1: something is wrong; else it was killed.
+// Runs the client and restarts any process that dies. 0: it has come to its end; 1: something is wrong; else
+// it was killed.
 static int supervise(void)
 {
     uint64_t until = common_clock_after(LIFE_NS);
@@ -257,7 +259,7 @@ static void add_worker(int i)
 static void life(void **state)
 {
     (void)state;
-    // A chunk gets no new copy while somebody has a ticket for positions in it that are not committed
+    // A chunk gets no new copy while a client has a ticket for positions in it that are not committed
     static const char *beats[] = {"--heartbeat", "500ms", "--ticket-life", "1s", "--audit-log", trail, NULL};
     static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
     char base[] = "/tmp/banyan-failpoint-XXXXXX";

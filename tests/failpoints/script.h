@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A short life of two sessions and a fork, as a list of operations, and the model of what they should leave behind.
-// The same script can be done by a client and, in another process, in the model alone: whoever goes on after a client
-// that has died knows what was acknowledged to it.
+// A short life of two sessions and a fork, as a list of operations, and the model of what they should leave
+// behind. The same script can be done by a client and, in another process, in the model alone: the successor
+// of a client that has died has what was acknowledged to it.
 #ifndef TESTS_FAILPOINTS_SCRIPT_H
 #define TESTS_FAILPOINTS_SCRIPT_H
 
@@ -15,8 +15,8 @@ enum { SCRIPT_SESSIONS = 3 };
 
 struct script;
 
-// replicas: of each session. lost: may be read at any time, from shared memory: how many copies of every chunk may
-// have gone.
+// replicas: of each session. lost: may be read at any time, from shared memory: how many copies of every
+// chunk may have gone.
 struct script *script_new(uint32_t replicas, const volatile int *lost);
 void script_free(struct script *script);
 // Called while a call is made again: starts what has ended. NULL: another process does.
@@ -26,8 +26,8 @@ int script_mark(void);   // the one before which a worker may be killed
 
 // The client by which it is done from now on; opens by name what the model has.
 bool script_connect(struct script *script, const char *endpoint);
-// Another process has died in operation `nth`: what it has done of it is done or not, and nothing else has changed.
-// Sessions are cut back to what the model has.
+// Another process has died in operation `nth`: what it has done of it is done or not, and nothing else has
+// changed. Sessions are cut back to what the model has.
 bool script_recover(struct script *script, int nth);
 // Does operation `nth`, again and again until there is a verdict, and in the model.
 bool script_do(struct script *script, int nth);

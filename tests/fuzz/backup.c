@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// coordinator/store/restore.c: a backup's file, its head and the database in it. Input: u8 what, then the file. What, bit 0: its sums
-// are put right; bit 1: and so is the head's length.
+// coordinator/store/restore.c: a backup's file, its head and the database in it. Input: u8 what, then the
+// file. What, bit 0: its sums are put right; bit 1: and so is the head's length.
 #include <string.h>
 #include <unistd.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/store/restore.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// common/tls.c and tls_words.c: files of certificates, keys and authorities, and what a certificate says of its owner. Input: u8 what,
-// then records | kind u8 | bytes u16 | bytes |: kind's bits 0-1 the file (certificate, key, authority; 3: the certificate is looked at
-// by itself), bits 2-4 how it stands there. What has no record is what is right.
+// common/secure/tls.c and tls_words.c: files of certificates, keys and authorities, and what a certificate
+// says of its owner. Input: u8 what, then records | kind u8 | bytes u16 | bytes |: kind's bits 0-1 the file
+// (certificate, key, authority; 3: the certificate is looked at by itself), bits 2-4 how it stands there.
+// What has no record is what is right.
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <string.h>
 
-#include "common/tls.h"
-#include "common/tls_words.h"
+#include "common/secure/tls.h"
+#include "common/secure/tls_words.h"
 #include "tests/fuzz/certificates.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificates that are always the same, as DER: an authority, what it has issued for host.example and 127.0.0.1 as a worker and a
-// coordinator, that one's key, and a list of revoked certificates that is empty. EC P-256, good from 2000 to the end of 9999. The key is
-// for these targets alone: everybody has it.
+// Certificates that are always the same, as DER: an authority, what it has issued for host.example and
+// 127.0.0.1 as a worker and a coordinator, that one's key, and a list of revoked certificates that is empty.
+// EC P-256, good from 2000 to the end of 9999. The key is for these targets alone: everybody has it.
 #ifndef TESTS_FUZZ_CERTIFICATES_H
 #define TESTS_FUZZ_CERTIFICATES_H
 

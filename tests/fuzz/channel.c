@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server sends to a client: proto/stream_channel.c with its hello, rpc_channel.c, and the answers to calls. Input: u8 how it is
-// cut, then records of frames.h. Each call ends once, whatever comes.
+// What a server sends to a client: proto/stream/stream_channel.c with its hello, rpc_channel.c, and the
+// answers to calls. Input: u8 how it is cut, then records of frames.h. Each call ends once, whatever comes.
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "proto/codec.h"
-#include "proto/rpc.h"
-#include "proto/step.h"
+#include "common/base/clock.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/step.h"
+#include "proto/wire/codec.h"
 #include "tests/fuzz/frames.h"
 #include "tests/fuzz/world.h"
 

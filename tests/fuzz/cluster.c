@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-#include "common/clock.h"
-#include "proto/codec.h"
-#include "proto/rpc.h"
+#include "common/base/clock.h"
+#include "proto/rpc/rpc.h"
+#include "proto/wire/codec.h"
 #include "tests/sim/sim_cluster.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 enum { SERVERS_MAX = 8, CALLS_MAX = 256, TENSOR_UNIT = 16, TENSORS_BYTES = 255 * TENSOR_UNIT };
 #define MEMORY (UINT64_C(4) << 20) // of each worker

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster of the simulator (tests/sim) and a peer that asks what an input says: the real coordinator, real workers, requests through
-// their real dispatch. The peer has proved the role that it has, so it is one whose key was stolen.
+// A cluster of the simulator (tests/sim) and a peer that asks what an input says: the real coordinator, real
+// workers, requests through their real dispatch. The peer has proved the role that it has, so it is one whose
+// key was stolen.
 //
 // Input: operations, u8 each, with what they take:
 //
-//   bits 0-2   0-5  a request (below)   6  time passes: u8, up to 25 s   7  the last request is cancelled, or a link is made anew
+//   bits 0-2   0-5  a request (below)   6  time passes: u8, up to 25 s   7  the last request is cancelled, or a
+//                                                                           new link is made
 //
 //   request    u8 which peer and server   u8 method   u8 tensors and deadline   the body (message.h)   tensors: u8 each, × 16 bytes
 //
-// What must hold: each call ends once; a request that is refused for what it says submits nothing to the store and
-// changes nothing that a worker holds; at the end the coordinator answers (who has no token, once there are some: that he needs one), and what it has counted is what counting gives.
+// What must hold: each call ends once; a request that is refused for what it says submits nothing to the
+// store and changes nothing that a worker holds; at the end the coordinator answers (a peer without a token,
+// once there are some: that it needs one), and what it has counted is what counting gives.
 #ifndef TESTS_FUZZ_CLUSTER_H
 #define TESTS_FUZZ_CLUSTER_H
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/codec.c and codec_scan.c: packed bodies of every message that travels. Input: u8 method, whose top bit says the reply,
-// then the bytes.
+// proto/wire/codec.c and codec_scan.c: packed bodies of every message that travels. Input: u8 method, whose
+// top bit says the reply, then the bytes.
 #include <string.h>
 
-#include "proto/codec.h"
+#include "proto/wire/codec.h"
 #include "tests/fuzz/fuzz.h"
 
 static uint8_t *pack(const ProtobufCMessage *message, size_t *len)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// common/config.c and options.c over a table that has every type: what is read is printed, and what is printed gives the same when
-// it is read. Input: the file.
+// common/cli/config.c and options.c over a table that has every type: what is read is printed, and what is
+// printed gives the same when it is read. Input: the file.
 #include <string.h>
 
-#include "common/config.h"
+#include "common/cli/config.h"
 #include "tests/fuzz/fuzz.h"
 
 struct values {

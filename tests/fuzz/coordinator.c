@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every handler of the coordinator: clients' requests, and those of a worker that is none of the real ones (FUZZ_MEMBERS: only
-// registration and heartbeats, and what makes the coordinator ask that worker).
+// Every handler of the coordinator: clients' requests, and those of a worker that is none of the real ones
+// (FUZZ_MEMBERS: only registration and heartbeats, and what makes the coordinator ask that worker).
 #include "tests/fuzz/cluster.h"
 
 #include "proto/banyan.pb-c.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dashboard's answers (coordinator/dashboard) of a coordinator with a session and a worker that has come and gone. Input: requests,
-// each: u8 what, path, query, then, as the bits of what say, Host, Authorization, If-None-Match, Sec-Fetch-Site, X-Banyan; each ended
-// by 0.
+// The dashboard's answers (coordinator/dashboard) of a coordinator with a session and a worker that has come
+// and gone. Input: requests, each: u8 what, path, query, then, as the bits of what say, Host, Authorization,
+// If-None-Match, Sec-Fetch-Site, X-Banyan; each ended by 0.
 #include <jansson.h>
 #include <string.h>
 

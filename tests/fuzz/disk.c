@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of a worker's store (worker/disk): what it begins with, logs of sessions and chunks, sealed chunks. Input: files, each
+// The files of a worker's store (worker/disk): what it begins with, logs of sessions and chunks, sealed
+// chunks. Input: files, each
 //
 //   | what u8 | name, ended by 0 | bytes u16 | bytes |        what, bit 0: the sums of its records are put right
 //
-// A process starts on them, works for some seconds, ends, and another one starts: it can, and has nothing that the first had not. (It
-// may have less: files that contradict each other, whose sums are right all the same, no process writes. The first names
-// what it has given up, and what is left may lack rows, too.)
+// A process starts on them, works for some seconds, ends, and another one starts: it can, and has nothing
+// that the first had not. (It may have less: files that contradict each other, whose sums are right all the
+// same, no process writes. The first names what it has given up, and what is left may lack rows, too.)
 #include <string.h>
 
-#include "common/blob.h"
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
+#include "common/memory/blob.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_files.h"
 #include "tests/sim/sim_worker.h"
 #include "worker/disk/disk.h"
-#include "worker/disk/image.h"
-#include "worker/memory.h"
-#include "worker/session.h"
+#include "worker/files/image.h"
+#include "worker/memory/memory.h"
+#include "worker/session/session.h"
 
 #define MEMORY (UINT64_C(1) << 20)
 

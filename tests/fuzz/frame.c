@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/frame.c, codec.c and step.c: one whole frame, as frames.h makes it of the input. A message that is taken is encoded
-// and taken again, and is the same then.
+// proto/wire/frame.c, codec.c and step.c: one whole frame, as frames.h makes it of the input. A message that
+// is taken is encoded and taken again, and is the same then.
 #include <string.h>
 
-#include "proto/codec.h"
-#include "proto/step.h"
+#include "proto/rpc/step.h"
+#include "proto/wire/codec.h"
 #include "tests/fuzz/frames.h"
 
 static struct proto_pool pool;
@@ -132,7 +132,8 @@ static void encode_again(const struct proto_message *message, uint8_t kind)
     struct proto_gather gather;
     struct common_error err;
     enum common_code code = proto_frame_encode(&scratch, &outgoing, PROTO_PAYLOAD_MAX, &gather, &err);
-    // The same said in more bytes may be above the limit: unknown fields are kept, lengths may have been shorter.
+    // The same said in more bytes may be above the limit: unknown fields are kept, lengths may have been
+    // shorter.
     FUZZ_CHECK(code == COMMON_OK || code == COMMON_RESOURCE_EXHAUSTED);
     if (code == COMMON_OK) {
         void *bytes;

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "common/blob.h"
-#include "proto/frame.h"
+#include "common/memory/blob.h"
+#include "proto/wire/frame.h"
 
 enum { SUM_KEY = 8 << 3 | 1, SUM_BYTES = 9 }; // Header.sum, fixed64
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fuzz targets share. A target is one file with LLVMFuzzerTestOneInput: clang's libFuzzer calls it with inputs that
-// it invents, replay.c with those that are kept (corpus/TARGET). The same input always does the same: a target sees no
-// clock, no chance and no file but its own.
+// What fuzz targets share. A target is one file with LLVMFuzzerTestOneInput: clang's libFuzzer calls it with
+// inputs that it invents, replay.c with those that are kept (corpus/TARGET). The same input always does the
+// same: a target sees no clock, no chance and no file but its own.
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
 
@@ -46,6 +46,6 @@ char *fuzz_text(struct fuzz_input *in, size_t most);
 void fuzz_enter_folder(void);
 void fuzz_write_file(const char *name, const void *data, size_t len); // mode 0600
 
-void fuzz_quiet(void); // logs nothing, and says nothing on stdout
+void fuzz_quiet(void); // logs nothing, and prints nothing on stdout
 
 #endif

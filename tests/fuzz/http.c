@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A connection to --http: common/http.c over libevent's parser. Input: u8 how it is cut, then what is sent. However it is cut, the
-// same is answered. Over loopback: libevent listens itself.
+// A connection to --http: common/http/http.c over libevent's parser. Input: u8 how it is cut, then what is
+// sent. However it is cut, the same is answered. Over loopback: libevent listens itself.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/http.h"
+#include "common/http/http.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/world.h"
 

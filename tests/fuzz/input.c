@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 #include "tests/fuzz/fuzz.h"
 
 static uint64_t number(struct fuzz_input *in, size_t bytes)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of any type from inputs, by their descriptors, so that mutations change fields and not the form. What answers have
-// said (ids, numbers, names, tickets) is known from then on, and an input can name it: so requests are about sessions,
-// chunks and terms that exist.
+// Messages of any type from inputs, by their descriptors, so that mutations change fields and not the form.
+// What answers have said (ids, numbers, names, tickets) is known from then on, and an input can name it: so
+// requests are about sessions, chunks and terms that exist.
 #ifndef TESTS_FUZZ_MESSAGE_H
 #define TESTS_FUZZ_MESSAGE_H
 

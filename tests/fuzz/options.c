@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command lines of both daemons and the file of --config. Input: u8 what, then the file of --config, ended by 0, then arguments,
-// each ended by 0. What, bit 0: the worker's; bit 1: with --config; bit 2: --print-config. A slash in them is taken out where it
-// would name a file outside of the target's own folder.
+// The command lines of both daemons and the file of --config. Input: u8 what, then the file of --config,
+// ended by 0, then arguments, each ended by 0. What, bit 0: the worker's; bit 1: with --config; bit 2:
+// --print-config. A slash in them is taken out where it would name a file outside of the target's own folder.
 #include <string.h>
 #include <unistd.h>
 
 #include "coordinator/daemon.h"
 #include "tests/fuzz/fuzz.h"
-#include "worker/daemon.h"
+#include "worker/daemon/daemon.h"
 
 enum { ARGS_MAX = 24 };
 
@@ -25,7 +25,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
-// "tcp://" stays; every other slash becomes an underscore, so that files are made here and modules are not found elsewhere.
+// "tcp://" stays; every other slash becomes an underscore, so that files are made here and modules are not
+// found elsewhere.
 static void tame(char *text)
 {
     for (char *c = text; *c; c++)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/pass.c. Input: u8 what, then (bit 0) a pass as it is presented, or what it says, u8 which byte of it is then another, u8 how.
+// proto/rights/pass.c. Input: u8 what, then (bit 0) a pass as it is presented, or what it says, u8 which byte
+// of it is then another, u8 how.
 #include <string.h>
 
-#include "proto/pass.h"
+#include "proto/rights/pass.h"
 #include "tests/fuzz/fuzz.h"
 
 static const struct common_secret secret = {{1, 2, 3}}, another = {{3, 2, 1}};
@@ -35,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fuzz_input in = {data, size};
     struct proto_identity out;
-    if (fuzz_u8(&in) & 1) {                          // a MAC that nobody has made is right in no input
+    if (fuzz_u8(&in) & 1) {                          // a MAC that was not made is right in no input
         char *exact = malloc(in.left ? in.left : 1); // no byte behind it is read
         FUZZ_CHECK(exact);
         if (in.left > 0)

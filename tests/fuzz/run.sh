@@ -117,7 +117,7 @@ fuzz_one() {
     if [ "$keep" = yes ]; then keep_one "$target" >>"$log" 2>&1; fi
 }
 
-# What has failed once stays under its name; the rest is chosen anew.
+# What has failed once stays under its name; the rest is chosen again.
 keep_one() {
     local target=$1 new=$build/merged/$1 old=$tree/corpus/$1 most=512
     case $target in disk | snapshot | tls | certificate) most=3000 ;; esac # what is right is as long as that

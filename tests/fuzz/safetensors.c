@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// common/safetensors.c. Input: u8 what, then the file, or (bit 0) its JSON alone, whose length is put before it.
+// common/tensor/safetensors.c. Input: u8 what, then the file, or (bit 0) its JSON alone, whose length is put
+// before it.
 #include <string.h>
 
-#include "common/safetensors.h"
+#include "common/tensor/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { DATA = 256 }; // bytes behind a JSON that comes alone

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// common/secret.c: files of secrets and tokens. Input: u8 which, then the file's bytes.
+// common/secure/secret.c: files of secrets and tokens. Input: u8 which, then the file's bytes.
 #include <string.h>
 
-#include "common/secret.h"
+#include "common/secure/secret.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)

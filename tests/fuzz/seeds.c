@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes inputs to begin with into FOLDER/TARGET, from real messages, every method among them: fuzz_seeds FOLDER
+// Writes inputs to begin with into FOLDER/TARGET, from real messages, every method among them: fuzz_seeds
+// FOLDER
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/blob.h"
-#include "proto/codec.h"
-#include "proto/frame.h"
-#include "proto/limits.h"
-#include "proto/stream_hello.h"
-#include "proto/ticket.h"
+#include "common/memory/blob.h"
+#include "proto/model/limits.h"
+#include "proto/rights/ticket.h"
+#include "proto/stream/stream_hello.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
 #include "tests/fuzz/frames.h"
 #include "tests/fuzz/message.h"
 #include "tests/fuzz/seeds.h"
 
-#define CHANNEL_FIRST_ID UINT64_C(0x100000001) // of a channel's first call (common/handle.h)
+#define CHANNEL_FIRST_ID UINT64_C(0x100000001) // of a channel's first call (common/base/handle.h)
 
 static const char *out;
 
@@ -319,7 +320,8 @@ static void seed_frames(void)
     }
 }
 
-// A step that is right, of two items: one appends rows that two runs hold, the other only reads; and its answer.
+// A step that is right, of two items: one appends rows that two runs hold, the other only reads; and its
+// answer.
 static void seed_steps(void)
 {
     static const uint8_t rows[256];
@@ -516,7 +518,8 @@ static void seed_options(void)
     }
 }
 
-// What a server sends to channel.c's client: the two answers of the hello, then those to its calls, whose ids are handles.
+// What a server sends to channel.c's client: the two answers of the hello, then those to its calls, whose ids
+// are handles.
 static void seed_channel(void)
 {
     static const uint32_t methods[] = {16, 44, 37, 32}; // channel.c

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "proto/banyan.pb-c.h"
-#include "proto/codec.h"
+#include "proto/wire/codec.h"
 #include "tests/fuzz/message.h"
 #include "tests/fuzz/seeds.h"
 
@@ -241,7 +241,8 @@ static void seed_workers(void)
         snprintf(name, sizeof name, "m%u", control_methods[i]);
         seed_write(&seed, "worker", name);
     }
-    // A client attaches rows and reads them, with the coordinator's tickets: the known texts are 7 names and endpoints, then those of answers.
+    // A client attaches rows and reads them, with the coordinator's tickets: the known texts are 7 names and
+    // endpoints, then those of answers.
     struct seed seed = {0};
     Banyan__Pb__ChunkPutRequest put = BANYAN__PB__CHUNK_PUT_REQUEST__INIT;
     create(&seed, AT_COORDINATOR, 0, 1);

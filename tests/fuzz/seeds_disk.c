@@ -2,7 +2,7 @@
 // The files of a simulated worker's store: with rows in logs, and, once chunks are full, in sealed files.
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/fuzz/seeds.h"
 #include "tests/sim/sim_cluster.h"
 

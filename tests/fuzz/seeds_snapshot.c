@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A snapshot of the shape that snapshot.c knows: its manifest and its files, plain and compressed.
+// A snapshot of the shape that snapshot.c expects: its manifest and its files, plain and compressed.
 #include <string.h>
 #include <zstd.h>
 
 #include "client/snapshot/safetensors_write.h"
 #include "client/snapshot/snapshot.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "tests/fuzz/seeds.h"
 
 enum { TOKENS = 10, FILES = 2 };

@@ -83,7 +83,7 @@ static void seed_flights(void)
     SSL_CTX_free(server);
 }
 
-// Somebody in the middle, who does nothing, or one thing.
+// An attacker in the middle, who does nothing, or one thing.
 static void seed_middle(void)
 {
     struct seed seed = {0};
@@ -133,7 +133,7 @@ static void trail_record(struct seed *seed, uint8_t what)
 static void seed_trail(void)
 {
     struct seed seed = {0};
-    for (uint8_t what = 0; what < 7; what++) { // RECORD, RAW, TORN, TELLS, LOST, ALTERED, CUT
+    for (uint8_t what = 0; what < 7; what++) { // `RECORD, RAW, TORN, TELLS, LOST, ALTERED, CUT`
         char name[16];
         seed_u8(&seed, 1);
         trail_record(&seed, 0);
@@ -142,7 +142,7 @@ static void seed_trail(void)
             seed_u8(&seed, 1);
             seed_u16(&seed, 9);
             seed_put(&seed, "{\"seq\":1\n", 9);
-        } else if (what == 3) { // told of, behind a part
+        } else if (what == 3) { // reported, behind a part
             trail_record(&seed, 2);
             seed_u16(&seed, 20);
             seed_u8(&seed, 3);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A connection to a server: proto/stream_link.c, stream_server.c and its hello, or (FUZZ_NNG) sp_link.c, sp_request.c and
-// sp_server.c; and behind them rpc_server.c, rpc_limits.c and its dispatch. Input: u8 how it is cut, then records of frames.h.
-// However the bytes are cut, the same requests are handed to the handlers and the same answers come.
+// A connection to a server: proto/stream/stream_link.c, stream_server.c and its hello, or (FUZZ_NNG)
+// sp_link.c, sp_request.c and sp_server.c; and behind them rpc_server.c, rpc_limits.c and its dispatch.
+// Input: u8 how it is cut, then records of frames.h. However the bytes are cut, the same requests are handed
+// to the handlers and the same answers come.
 //
 // With FUZZ_NNG each record is a message of nng's; one that is raw travels without its length, as it is.
 #include <endian.h>
@@ -11,10 +12,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "common/blob.h"
-#include "proto/codec.h"
-#include "proto/rpc.h"
-#include "proto/step.h"
+#include "common/memory/blob.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/step.h"
+#include "proto/wire/codec.h"
 #include "tests/fuzz/frames.h"
 #include "tests/fuzz/world.h"
 
@@ -44,7 +45,7 @@ static bool is_for_daemons(uint32_t method)
     return method >= BANYAN__PB__METHOD__METHOD_PLAN_INSTALL;
 }
 
-// Nobody comes to a handler without the token, and no client to one that is for daemons.
+// No caller reaches a handler without the token, and no client one that is for daemons.
 static void check_rights(const struct proto_message *message)
 {
 #ifdef FUZZ_NNG

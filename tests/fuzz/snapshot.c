@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// client/snapshot/snapshot.c and snapshot_dir.c: a snapshot's manifest, and its files. Input: u8 what, u16 bytes of the manifest, the manifest,
-// then files: u8 which of those that the manifest names, u16 bytes, bytes. What, bit 0: the manifest's sum is put right; bit 1: and those
-// of files.
+// client/snapshot/snapshot.c and snapshot_dir.c: a snapshot's manifest, and its files. Input: u8 what, u16
+// bytes of the manifest, the manifest, then files: u8 which of those that the manifest names, u16 bytes,
+// bytes. What, bit 0: the manifest's sum is put right; bit 1: and those of files.
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/snapshot/snapshot_dir.h"
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "tests/fuzz/fuzz.h"
 
 // Two layers with rows, the second a latent, and one without; a type with scales.
@@ -23,7 +23,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
-// As a string: up to the first zero, and of its very size. Free it. (strndup looks behind the last byte under strict_string_checks.)
+// As a string: up to the first zero, and of its very size. Free it. (strndup looks behind the last byte under
+// strict_string_checks.)
 static char *text_of(const char *bytes, size_t len)
 {
     struct fuzz_input in = {(const uint8_t *)bytes, len};
@@ -84,7 +85,8 @@ static void read_files(struct snapshot *snapshot, struct fuzz_input *in, bool ri
         if (right && !snapshot->zstd)
             file->sum = common_xxh3(bytes, len, 0);
         (void)snapshot_dir_look(dir, snapshot, &err);
-        // Memory is taken for what the manifest says, which snapshot_check has compared with the shape: not for gigabytes here.
+        // Memory is taken for what the manifest says, which snapshot_check has compared with the shape: not
+        // for gigabytes here.
         if (file->bytes < 1 << 20 && file->stored < 1 << 20 &&
             snapshot_dir_read(dir, snapshot, &shape, file, &rows, &err) == COMMON_OK) {
             FUZZ_CHECK(rows.k);

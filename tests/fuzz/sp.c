@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/sp_reader.c: nng's wire. Input: u8 how much of each message is kept, u8 how it is cut, then the bytes. Whichever way they
-// are cut into pieces, the same messages come.
+// proto/sp_reader.c: nng's wire. Input: u8 how much of each message is kept, u8 how it is cut, then the
+// bytes. Whichever way they are cut into pieces, the same messages come.
 #include <string.h>
 #include <xxhash.h>
 

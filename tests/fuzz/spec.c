@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/spec.c: a session's Spec, packed. What the check takes, all of the functions take, too: sizes do not wrap, layers lie where
-// they say.
+// proto/model/spec.c: a session's Spec, packed. What the check takes, all of the functions take, too: sizes
+// do not wrap, layers lie where they say.
 #include <math.h>
 
-#include "proto/codec.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
+#include "proto/wire/codec.h"
 #include "tests/fuzz/fuzz.h"
 
 static void look(Banyan__Pb__Spec *spec)

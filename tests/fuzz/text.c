@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts from outside: endpoints and lists of them, traceparents and the bytes of messages, queries of URLs, Host and Accept
-// headers, numbers, sizes and durations. Input: u8 which, then the text.
+// Texts from outside: endpoints and lists of them, traceparents and the bytes of messages, queries of URLs,
+// Host and Accept headers, numbers, sizes and durations. Input: u8 which, then the text.
 #include <ctype.h>
 #include <string.h>
 
-#include "common/http.h"
-#include "common/options.h"
-#include "common/trace.h"
-#include "common/utf8.h"
-#include "proto/endpoint.h"
+#include "common/base/trace.h"
+#include "common/base/utf8.h"
+#include "common/cli/options.h"
+#include "common/http/http.h"
+#include "proto/rpc/endpoint.h"
 #include "tests/fuzz/fuzz.h"
 
 static void endpoint(const char *text)

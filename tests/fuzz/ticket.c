@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/ticket.c. Input: u8 what, then a ticket without its MAC, or (bit 0) as it travels. With the right MAC the form is read.
+// proto/rights/ticket.c. Input: u8 what, then a ticket without its MAC, or (bit 0) as it travels. With the
+// right MAC the form is read.
 #include <string.h>
 
-#include "common/blob.h"
-#include "proto/ticket.h"
+#include "common/memory/blob.h"
+#include "proto/rights/ticket.h"
 #include "tests/fuzz/fuzz.h"
 
 static const struct common_secret secret = {{1, 2, 3}};

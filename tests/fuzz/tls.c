@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A link under TLS: common/tls_link.c, proto/link_io.c and stream_link.c, between its handshake and its frames. Input: u8 what, u8 how it
-// is cut, then the bytes of a hostile peer to a link that accepts (what's bits 0-1: 0) or dials (1), as they are; or (2, 3) what
-// somebody in the middle of two links of ours does to their bytes: records | end u8 | at u16 | how u8 | value u8 |.
+// A link under TLS: common/secure/tls_link.c, proto/stream/link_io.c and stream_link.c, between its handshake
+// and its frames. Input: u8 what, u8 how it is cut, then the bytes of a hostile peer to a link that accepts
+// (what's bits 0-1: 0) or dials (1), as they are; or (2, 3) what an attacker in the middle of two links of
+// ours does to their bytes: records | end u8 | at u16 | how u8 | value u8 |.
 //
-// OpenSSL's randomness is the target's own, so that the same input does the same. However a hostile peer's bytes are cut, the same
-// comes of them. Whatever is done in the middle, an end takes only frames that the other one has sent, in their order.
+// OpenSSL's randomness is the target's own, so that the same input does the same. However a hostile peer's
+// bytes are cut, the same comes of them. Whatever is done in the middle, an end takes only frames that the
+// other one has sent, in their order.
 #define OPENSSL_SUPPRESS_DEPRECATED // of how randomness is given
 #include <errno.h>
 #include <openssl/err.h>
@@ -15,8 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/random.h"
-#include "proto/stream_link.h"
+#include "common/base/random.h"
+#include "proto/stream/stream_link.h"
 #include "tests/fuzz/certificates.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/world.h"
@@ -105,7 +107,7 @@ static void on_secured(void *owner)
     common_tls_link_says(end->link->io.tls, "banyan:worker");
 }
 
-// Frames are told apart by their payload's length: 64, 128, and so on.
+// Frames are distinguished by their payload's length: 64, 128, and so on.
 static bool on_frame(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
                      struct common_error *err)
 {
@@ -208,14 +210,14 @@ static struct outcome be_hostile(uint8_t what, const uint8_t *at, size_t left, u
     return out;
 }
 
-// ---- somebody in the middle -----------------------------------------------------------------------------
+// ---- an attacker in the middle ----------------------------------------------------------------------------
 
 struct change {
     uint8_t end, how, value;
     uint16_t at;
 };
 
-// Hands on what there is of one direction. false: nothing more goes that way.
+// Hands on what has come from one direction. false: nothing more goes that way.
 static bool hand_on(int from, int to, uint8_t end, size_t *at, const struct change *changes, unsigned n)
 {
     uint8_t in[2048], out[2 * sizeof in];

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file of the audit log: common/trail_form.c and trail_chain.c, which verify and show it, and common/trail.c, which goes on with it.
-// Input: records | what u8 | ... |, each a line or several. Hashes are computed, so that chains are whole where nothing breaks them.
+// A file of the audit log: common/trail/trail_form.c and trail_chain.c, which verify and show it, and
+// common/trail/trail.c, which goes on with it. Input: records | what u8 | ... |, each a line or several.
+// Hashes are computed, so that chains are whole where nothing breaks them.
 #include <string.h>
 
-#include "common/trail.h"
-#include "common/trail_chain.h"
+#include "common/trail/trail.h"
+#include "common/trail/trail_chain.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/world.h"
 
@@ -15,8 +16,8 @@ struct log { // a file, and what is known of it
     size_t len;
     struct common_trail_place place; // of the last record that was chained
     size_t torn_at;                  // where the part of a record begins that TORN has left
-    bool pure;                       // nothing but records, and parts of records that are told of
-    bool tells;                      // the last part of a record is yet to be told of
+    bool pure;                       // nothing but records, and parts of records that are declared
+    bool tells;                      // the last part of a record must still be declared
     uint64_t records;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every handler of a worker, by whoever may call it: a client with tickets, another worker, and one that has proved that it is
-// a coordinator. Sessions are made by the real one.
+// Every handler of a worker, by each peer that may call it: a client with tickets, another worker, and one
+// that has proved that it is a coordinator. Sessions are made by the real one.
 #include "tests/fuzz/cluster.h"
 
 #include "proto/banyan.pb-c.h"

@@ -5,10 +5,10 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "common/clock.h"
-#include "common/random.h"
-#include "common/timer.h"
-#include "proto/acceptor.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/loop/timer.h"
+#include "proto/stream/acceptor.h"
 #include "tests/fuzz/fuzz.h"
 
 #define NOW_NS  (1000 * COMMON_NS_PER_S) // the clock stands still
@@ -23,7 +23,7 @@ void fuzz_world_begin(void)
     drawn = 0;
 }
 
-// ---- common/timer.h: those come that are due now --------------------------------------------------------
+// ---- common/loop/timer.h: those come that are due now ----
 
 struct common_timer {
     struct common_timer *next;
@@ -100,7 +100,7 @@ void fuzz_turn(struct common_loop *loop)
     event_base_loop(common_loop_base(loop), EVLOOP_NONBLOCK);
 }
 
-// ---- common/clock.h, common/random.h --------------------------------------------------------------------
+// ---- common/base/clock.h, common/base/random.h ----
 
 uint64_t common_clock_ns(void)
 {
@@ -132,7 +132,8 @@ bool common_random(void *out, size_t len)
     return true;
 }
 
-// ---- proto/acceptor.h -----------------------------------------------------------------------------------
+// ---- proto/stream/acceptor.h
+// -----------------------------------------------------------------------------------
 
 struct proto_acceptor {
     const struct proto_acceptor_ops *ops;

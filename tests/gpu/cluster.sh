@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Part of tests/gpu.sh: a coordinator and workers on one device, the quickstart's model over them, and a check of what it
-# said. The last line is the model's numbers, as JSON. Whoever starts this ends its process group.
+# Part of tests/gpu.sh: a coordinator and workers on one device, the quickstart's model over them, and a check
+# of what it said. The last line is the model's numbers, as JSON. The caller ends its process group.
 #     cluster.sh PROGRAMS DAEMONS ROOT WORKERS TOKENS GENERATE
 set -euo pipefail
 programs=$1/bin daemons=$2/bin examples=$3/examples workers=$4 tokens=$5 generate=$6

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tests/gpu.sh: over an emulated device, and over programs that stand in for all that a machine with a GPU has.
-    gpu_test.py SOURCE emulated BUILD | stand_ins
+"""tests/gpu.sh: over an emulated device, and over programs that stand in for all that a machine with a GPU
+    has. gpu_test.py SOURCE emulated BUILD | stand_ins
 """
 import json
 import math
@@ -219,7 +219,7 @@ class StandIns(Case):
         said = ("not run", "the module's PTX is for 9.0 and later, this card is 8.0")
         ptx = self.read()[1]["ptx"]
         self.assertEqual((ptx["result"], ptx["why"]), said)
-        smi.unlink()  # the kernels' name tells it, too
+        smi.unlink()  # the kernels' name shows it, too
         device = self.root / "bench/device"
         device.write_text(device.read_text().replace("sm_90", "sm_80"))
         for path in self.out.iterdir():

@@ -356,7 +356,7 @@ part_sanitizer() {
     for suite in life numbers; do
         for tool in memcheck initcheck racecheck synccheck; do
             run 30 "${tool}_$suite" "$sanitizer" --tool $tool --error-exitcode 9 "$from/bin/cuda_device_test" "$cuda_module" $suite
-            # It makes kernels slower by orders of magnitude: that there was no time for it says nothing
+            # It makes kernels slower by orders of magnitude: that there was no time for it does not count
             if [ "$code" -eq 124 ]; then skip "$why"; else judge "${tool}_$suite"; fi
         done
     done

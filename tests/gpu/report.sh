@@ -22,7 +22,7 @@ json_list() { # TEXT...: of JSON strings
     printf '[%s]' "$all"
 }
 
-# What is to be written, by the part's number: in memory, so that a disk that is full takes nothing away.
+# What will be written, by the part's number: in memory, so that a disk that is full takes nothing away.
 part_json=() part_row=() part_md=()
 
 write_part() { # NUMBER RESULT WHY SECONDS WORDS

@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/daemon.h"
+#include "common/base/clock.h"
+#include "common/cli/daemon.h"
 #include "tests/harness/process.h"
 
 #define READY_TIMEOUT_NS (60 * COMMON_NS_PER_S) // a sanitizer build on a busy machine

@@ -20,8 +20,8 @@ struct harness_options {
     const char *token;                   // NULL: none; else clients must present it
     const char *const *hosts;            // NULL: all the same; else [workers] names for --host
     const char *const *coordinator_args; // NULL, or more arguments, ending with NULL
-    // Likewise, for every worker. Without --bandwidth among them it says 8 GB/s (BANYAN_TEST_BANDWIDTH, where that is set):
-    // what a machine measures of itself would decide who gets which chunks.
+    // Likewise, for every worker. Without --bandwidth among them it says 8 GB/s (BANYAN_TEST_BANDWIDTH, where
+    // that is set): what a machine measures of itself would decide who gets which chunks.
     const char *const *worker_args;
     bool measured;                       // workers measure themselves, as those of a user do
     const char *const *const *each_args; // NULL, or [workers] further ones for each; NULL entries: none
@@ -30,8 +30,9 @@ struct harness_options {
     const char *const *launcher;
     bool edges_tcp;  // edges over tcp instead of unix sockets
     bool public_nng; // workers' public endpoint nng+tcp instead of tcp
-    // NULL, or a folder with ca.pem, and coordinator.pem, coordinator.key, worker.pem, worker.key of that authority for
-    // localhost and 127.0.0.1: then all listens at nng+tls:// and tls:// in the place of tcp, and is dialled there.
+    // NULL, or a folder with ca.pem, and coordinator.pem, coordinator.key, worker.pem, worker.key of that
+    // authority for localhost and 127.0.0.1: then all listens at nng+tls:// and tls:// in the place of tcp,
+    // and is dialled there.
     const char *tls;
 };
 
@@ -51,9 +52,9 @@ struct harness_cluster;
 // options NULL: one worker.
 struct harness_cluster *harness_cluster_start(const struct harness_options *options);
 
-// SIGTERM to all, then waits. Returns the number of problems, each told on stderr: a daemon that did not stop
-// within 10 s or ended with a code other than 0 (or by a signal that did not come from here), and each ERROR
-// line in a log that was not allowed. Removes the folder when there were none. NULL is allowed.
+// SIGTERM to all, then waits. Returns the number of problems, each reported on stderr: a daemon that did not
+// stop within 10 s or ended with a code other than 0 (or by a signal that did not come from here), and each
+// ERROR line in a log that was not allowed. Removes the folder when there were none. NULL is allowed.
 int harness_cluster_stop(struct harness_cluster *cluster);
 
 // An ERROR line that contains this text is expected. The text is kept, not copied.
@@ -78,16 +79,17 @@ bool harness_cluster_ended(struct harness_cluster *cluster, uint32_t who, int *c
 
 // Starts a process again that was killed, or has ended, at the same endpoints, and waits until it is ready.
 bool harness_cluster_restart(struct harness_cluster *cluster, uint32_t who);
-// The same without waiting: it may have to wait for another one that is to be started, too.
+// The same without waiting: it may have to wait for another one that must be started, too.
 bool harness_cluster_launch(struct harness_cluster *cluster, uint32_t who);
 
-// The coordinator's process is HARNESS_OLD from now on, until it has ended: another one may be started while it is there.
-// One at a time.
+// The coordinator's process is HARNESS_OLD from now on, until it has ended: another one may be started while
+// it is there. One at a time.
 void harness_cluster_leave(struct harness_cluster *cluster);
 // Whether it runs, and has written its ready file since it was started.
 bool harness_cluster_is_ready(const struct harness_cluster *cluster, uint32_t who);
-// Starts the coordinator, unless it runs, as a supervisor does: at once, and again where it ends with code 3 (another process has the store),
-// until it is ready. refused: how often it did. False, with the reason on stderr: it ended otherwise, or not in 60 s.
+// Starts the coordinator, unless it runs, as a supervisor does: at once, and again where it ends with code 3
+// (another process has the store), until it is ready. refused: how often it did. False, with the reason on
+// stderr: it ended otherwise, or not in 60 s.
 bool harness_cluster_supervise(struct harness_cluster *cluster, int *refused);
 
 // Of workers that a launcher has started: waits until their job has ended, however it does, for at most

@@ -29,7 +29,7 @@ struct route {
     ino_t inode;   // of the route's own socket there; 0: none
 };
 
-struct direction { // what one end has said and the other has not been told yet
+struct direction { // what one end has sent and the other has not received yet
     uint8_t bytes[BUFFER_BYTES];
     size_t from, to;
     bool ended; // its sender says no more
@@ -134,7 +134,7 @@ static void end_pair(struct harness_proxy *p, size_t i)
     p->pairs[i] = p->pairs[--p->n_pairs];
 }
 
-// The owner of a unix socket is there: it has bound its path anew, and the route moves in before it.
+// The owner of a unix socket is there: it has bound its path again, and the route moves in before it.
 static void move_in(struct harness_proxy *p, int gate)
 {
     for (int i = 0; i < p->n_routes; i++) {
@@ -190,7 +190,7 @@ static bool hear(const struct harness_proxy *p, struct pair *pair, int side)
 {
     struct direction *d = &pair->said[side];
     if (pair->fd[!side] < 0 || is_swallowed(p, pair, side))
-        d->from = d->to = 0; // nobody listens
+        d->from = d->to = 0; // there is no listener
     if (d->from == d->to)
         d->from = d->to = 0;
     if (d->to == sizeof(d->bytes))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Links between processes that a test can break: a thread that accepts connections at an endpoint and passes
-// what they say on to another one. Functions may be called from any thread; what they ask for is done when they
-// return.
+// what they say on to another one. Functions may be called from any thread; what they ask for is done when
+// they return.
 //
 //     worker ──▶ route ──▶ coordinator          PASS     bytes go through, but those that are swallowed
 //                                               HOLD     nothing goes through, both ends stay open
@@ -29,16 +29,16 @@ int harness_proxy_add(struct harness_proxy *proxy, const char *address, const ch
 // Where dialers find a route: "tcp://ADDRESS:PORT". Valid until stop.
 const char *harness_proxy_endpoint(const struct harness_proxy *proxy, int route);
 
-// A route in front of a unix socket that its owner tells others of by itself, as a worker its edge endpoint.
-// Whenever somebody dials `gate`, the owner is there: its socket is moved aside and the route takes its place, if
+// A route in front of a unix socket that its owner advertises by itself, as a worker its edge endpoint.
+// Whenever `gate` is dialled, the owner is there: its socket is moved aside and the route takes its place, if
 // that has not happened yet. Before the owner is started again: harness_proxy_vacate.
 int harness_proxy_add_before(struct harness_proxy *proxy, const char *path, int gate);
 void harness_proxy_vacate(struct harness_proxy *proxy, int route);
 
 void harness_proxy_set(struct harness_proxy *proxy, int route, enum harness_proxy_mode mode);
-// From now on what this side of a route's connections says is read, so acknowledged, and thrown away; those that come later
-// are accepted and treated likewise. dialler: of connections of this process alone (a route before a unix socket knows whose
-// they are); 0: of all. With on false all of the route passes again.
+// From now on what this side of a route's connections sends is read, so acknowledged, and thrown away; those
+// that come later are accepted and treated likewise. dialler: of connections of this process alone (a route
+// before a unix socket can see whose they are); 0: of all. With on false all of the route passes again.
 void harness_proxy_swallow(struct harness_proxy *proxy, int route, enum harness_proxy_side side, int dialler,
                            bool on);
 // Ends all connections of a route, both ends with a reset where they are TCP.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The conformance suite: numbers that are not finite, keys that nobody sees, rows that see nothing.
+// The conformance suite: numbers that are not finite, keys that no row sees, rows that see nothing.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

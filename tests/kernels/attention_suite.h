@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the conformance suite share: every kernel that this machine can run beside the float64 reference.
+// What the files of the conformance suite share: every kernel that this machine can run beside the float64
+// reference.
 #ifndef TESTS_KERNELS_ATTENTION_SUITE_H
 #define TESTS_KERNELS_ATTENTION_SUITE_H
 
@@ -26,8 +27,8 @@ struct suite_answer {
 struct suite_answer suite_reference(const struct data *d, const float *sinks);
 void suite_answer_free(struct suite_answer *a);
 
-// Finite where the reference is, and within the bound; not finite in the same way where it is not. kernel: its place
-// in the registry.
+// Finite where the reference is, and within the bound; not finite in the same way where it is not. kernel:
+// its place in the registry.
 void suite_compare(const struct data *d, const struct suite_answer *want, const struct kernels_partial *p,
                    const float *sinks, uint32_t kernel, const char *what);
 struct kernels_partial suite_run_whole(const struct data *d, const struct kernels_attention *kernel);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One suite over every registered kernel, against the float64 reference: shapes, bends, cuts; masks are in
-// attention_masks.c, strange numbers in attention_numbers.c. Prints the largest error of each kernel as a fraction of the
-// promised bound.
+// attention_masks.c, strange numbers in attention_numbers.c. Prints the largest error of each kernel as a
+// fraction of the promised bound.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -308,8 +308,8 @@ static void bad_specs_are_named(void **state)
 #undef BAD
 }
 
-// Arguments: the KV suite_types to run over, so that they can run side by side; none = all. What has a type of its
-// own runs with f32.
+// Arguments: the KV suite_types to run over, so that they can run side by side; none = all. What has a type
+// of its own runs with f32.
 int main(int argc, char **argv)
 {
     for (int t = 0; t < SUITE_TYPES; t++)

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/float16.h"
-#include "common/quantise.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/quantise.h"
 
 uint64_t data_random_u64(struct data_random *r)
 {

@@ -48,7 +48,7 @@ const char *data_mode_name(enum data_mode mode);
 void data_make(struct data *d, uint64_t seed);
 void data_free(struct data *d);
 
-// Cuts the keys anew: runs of lengths[i % n] keys until none are left.
+// Cuts the keys again: runs of lengths[i % n] keys until none are left.
 void data_cut(struct data *d, const uint32_t *lengths, uint32_t n);
 // Frees the runs and leaves none.
 void data_uncut(struct data *d);

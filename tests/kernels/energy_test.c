@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/float16.h"
-#include "common/float8.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/float8.h"
 #include "kernels/reference.h"
 #include "kernels/split.h"
 #include "tests/kernels/data.h"
@@ -126,7 +126,7 @@ static struct kernels_partial part_of(const struct data *d, const struct kernels
 {
     struct kernels_run runs[64];
     uint32_t n = 0;
-    for (uint32_t at = from; at < to; at += CHUNK) // chunks, as the split rule wants them
+    for (uint32_t at = from; at < to; at += CHUNK) // chunks, as the split rule takes them
         runs[n++] = data_run(d, at, to - at < CHUNK ? to - at : CHUNK);
     struct kernels_item item = {.spec = &d->spec,
                                 .kernel = kernel,

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "common/float16.h"
+#include "common/tensor/float16.h"
 
 static void every_half_survives_the_round_trip(void **state)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention through the llama.cpp plug-in, in the graphs that llama.cpp makes: types, head shapes, groups, batches, masks,
-// sinks, soft cap, streams. Every answer is held to the bound of docs/internals/precision.md; beside it stands what ggml's
-// own CPU backend has.
+// Attention through the llama.cpp plug-in, in the graphs that llama.cpp makes: types, head shapes, groups,
+// batches, masks, sinks, soft cap, streams. Every answer is held to the bound of docs/internals/precision.md;
+// beside it stands what ggml's own CPU backend has.
 //     llama_attention_test PLUGIN   (or CPU: tests the harness)
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,7 +194,8 @@ static void test_alibi(void **state)
         snprintf(name, sizeof name, "ALiBi, %d heads", heads[i]);
         run_case(name, &shape, (const int[BATCHES]){1, 64, 7, 300, 1, 1});
     }
-    // From 2,048 on float16 has not every distance: the mask says them rounded, the device takes what they are.
+    // From 2,048 on float16 has not every distance: the mask says them rounded, the device takes what they
+    // are.
     shape.layers = 1;
     shape.max_bias = 11;
     shape.cells = 4608;

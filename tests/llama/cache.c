@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making a cache, and what llama.cpp does to it outside of an evaluation: clear, copies of streams, saved states, K-shift.
+// Making a cache, and what llama.cpp does to it outside of an evaluation: clear, copies of streams, saved
+// states, K-shift.
 #include "tests/llama/cache.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A KV cache that is made, written and read as llama.cpp does it (llama_kv_cache and llm_graph_context::build_attn),
-// over any device of ggml. Beside it, in float32, stands what it should hold: exact.h computes from that.
+// A KV cache that is made, written and read as llama.cpp does it (llama_kv_cache and
+// llm_graph_context::build_attn), over any device of ggml. Beside it, in float32, stands what it should hold:
+// exact.h computes from that.
 //
 //     cache tensors   K [kv_heads * k_dim, cells, streams], V [kv_heads * v_dim, cells, streams] for each layer
 //     one graph       for each layer: SET_ROWS of K and V, then FLASH_ATTN_EXT over views of the cache; q, k and v
@@ -95,12 +96,12 @@ struct cache_answer {
 void cache_open(const struct cache_shape *shape, struct cache_devices devices, struct cache *out);
 void cache_close(struct cache *cache);
 
-// Evaluates one step. On success what should be held and used follows, and the answer is the caller's to free; otherwise
-// neither is touched.
+// Evaluates one step. On success what should be held and used follows, and the answer is the caller's to
+// free; otherwise neither is touched.
 enum ggml_status cache_run(struct cache *cache, const struct cache_step *step, struct cache_answer *out);
 
-// The same rows of two caches in one graph, layer by layer in turn, as a model has them of which some layers have a window. Both
-// caches have the same streams.
+// The same rows of two caches in one graph, layer by layer in turn, as a model has them of which some layers
+// have a window. Both caches have the same streams.
 enum ggml_status cache_run_both(struct cache *const caches[2], const struct cache_step *step,
                                 struct cache_answer out[2]);
 
@@ -123,7 +124,8 @@ void cache_copy_stream(struct cache *cache, int from, int to);
 // As a saved slot: rows [from, to) of one stream, K of each layer, then V of each layer.
 size_t cache_state_bytes(const struct cache *cache, int from, int to);
 void cache_state_get(const struct cache *cache, int stream, int from, int to, void *out);
-// Writes such a state to cells [from, to) of another stream; `of` is the cache and stream that it was got from.
+// Writes such a state to cells [from, to) of another stream; `of` is the cache and stream that it was got
+// from.
 void cache_state_set(struct cache *cache, int stream, int from, int to, const void *state,
                      const struct cache *of, int of_stream);
 // Whether a state has what the cache should hold there.

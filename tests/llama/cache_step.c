@@ -90,7 +90,8 @@ static float *send_rows(struct cache *cache, struct ggml_tensor *to, float limit
     return values;
 }
 
-// With BANYAN_Q8=int8 the plug-in keeps rows of q8_0 as codes with a scale for each head, made of what the graph sent.
+// With BANYAN_Q8=int8 the plug-in keeps rows of q8_0 as codes with a scale for each head, made of what the
+// graph sent.
 static void as_int8(const float *row, int heads, int dim, float *out)
 {
     int8_t *codes = memory_make((size_t)heads * dim, sizeof *codes);

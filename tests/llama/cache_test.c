@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What llama.cpp does to a cache between evaluations, through the plug-in: cells written again after a removal, copies of
-// sequences, saved and restored slots, clearing. After each, answers are held to the bound.
+// What llama.cpp does to a cache between evaluations, through the plug-in: cells written again after a
+// removal, copies of sequences, saved and restored slots, clearing. After each, answers are held to the
+// bound.
 //     llama_cache_test PLUGIN   (or CPU: tests the harness)
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,8 @@
 
 #include "tests/llama/cache.h"
 
-// Largest errors as fractions of the bound of docs/internals/precision.md, over the answers since check_begin.
+// Largest errors as fractions of the bound of docs/internals/precision.md, over the answers since
+// check_begin.
 struct check_errors {
     double own;    // of the device
     double single; // of ggml's CPU backend over the same values in float32
@@ -15,8 +16,8 @@ struct check_errors {
 void check_begin(void);
 struct check_errors check_errors(void);
 
-// Fails the test unless every attention of the answer is within the bound, and ggml's CPU in float32 agrees with it, too.
-// Frees the answer.
+// Fails the test unless every attention of the answer is within the bound, and ggml's CPU in float32 agrees
+// with it, too. Frees the answer.
 void check_answer(const struct cache *cache, struct cache_answer *answer);
 
 // Appends `rows` rows to every stream and checks the answer.

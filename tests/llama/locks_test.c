@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster that does not answer keeps nobody waiting but who asks it: the thread that keeps sessions from expiring
-// (client/llama/cache.c, as it is) against a libbanyan of the test's own.
+// A cluster that does not answer keeps only its own callers waiting: the thread that keeps sessions from
+// expiring (client/llama/cache.c, as it is) against a libbanyan of the test's own.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -50,8 +50,8 @@ static struct cache *cache_with_session(void)
     return cache;
 }
 
-// Other caches are made and freed meanwhile, and the one that is being asked for is freed by its caller at once, and in truth
-// once the question has ended.
+// Other caches are made and freed meanwhile, and the one that is being asked for is freed by its caller at
+// once, and in truth once the question has ended.
 static void nobody_waits_for_a_question_of_another(void **state)
 {
     (void)state;

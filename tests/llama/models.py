@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole models of random weights: their logits with the KV cache in a cluster, and by llama.cpp alone.
 
-The measure is llama.cpp's attention without -fa over a float32 cache, which rounds least (some 4e-5 from float64). Beside it
-stand llama.cpp with -fa on and the same type of cache, and the plug-in; the plug-in has to be as near as plain llama.cpp is.
-The plug-in makes its own cluster of two workers, or uses BANYAN_ENDPOINT. Without --plugin llama.cpp is compared with
-itself: that says whether the measure is right.
+The measure is llama.cpp's attention without -fa over a float32 cache, which rounds least (some 4e-5 from
+float64). Beside it stand llama.cpp with -fa on and the same type of cache, and the plug-in; the plug-in has
+to be as near as plain llama.cpp is. The plug-in makes its own cluster of two workers, or uses
+BANYAN_ENDPOINT. Without --plugin llama.cpp is compared with itself: that says whether the measure is right.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def logits_after(name: str, text: list[int]) -> np.ndarray:
 
 
 def check_take_back() -> None:
-    """The end of a sequence is removed and written again (what llama-server does with a prompt that shares a prefix)."""
+    """The end of a sequence is removed and written again (what llama-server does with a prompt that shares a
+    prefix)."""
     for name in ("llama", "gemma3"):
         one, other = prompt(1), prompt(2)
         with Run(name, DEVICE, sequences=2) as context:
@@ -197,7 +198,8 @@ def check_refused() -> None:
 
 
 def check_unified() -> None:
-    """Two sequences in one cache are refused once their rows alternate; until then what is answered is right. A cleared cache serves again."""
+    """Two sequences in one cache are refused once their rows alternate; until then what is answered is right.
+    A cleared cache serves again."""
     with Run("llama", DEVICE, sequences=2, unified=True) as context:
         texts = [prompt(1, 40), prompt(2, 40)]
         try:

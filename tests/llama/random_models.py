@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small language models of random weights as GGUF files: one of each shape that llama.cpp treats in its own way."""
+"""Small language models of random weights as GGUF files: one of each shape that llama.cpp treats in its own
+way."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ WINDOWED = tuple(name for name, (_, special) in FAMILIES.items() if "window" in 
 
 
 def _bytes_as_letters() -> list[str]:
-    """How byte-level BPE writes the 256 bytes: those that print as themselves, the others as letters from 256 on."""
+    """How byte-level BPE writes the 256 bytes: those that print as themselves, the others as letters from 256
+    on."""
     prints = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in prints else chr(next(others)) for byte in range(256)]
@@ -53,7 +55,8 @@ def _add_tokenizer(file: gguf.GGUFWriter) -> None:
 
 
 def write(name: str, path: Path, seed: int = 7, window: int = WINDOW, tokenizer: bool = False) -> None:
-    """Writes the model of a family, with a window of its own where it has any. Without a tokenizer it takes numbers only. Weights are float32 so that products round little; the logits spread over some units."""
+    """Writes the model of a family, with a window of its own where it has any. Without a tokenizer it takes
+    numbers only. Weights are float32 so that products round little; the logits spread over some units."""
     arch, special = FAMILIES[name]
     random = np.random.default_rng(seed)
     file = gguf.GGUFWriter(str(path), arch)

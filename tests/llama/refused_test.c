@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the plug-in cannot serve: each evaluation must fail, with a sentence that names the flag that helps, and after a clear
-// the cache must work again.
+// What the plug-in cannot serve: each evaluation must fail, with a sentence that names the flag that helps,
+// and after a clear the cache must work again.
 //     llama_refused_test PLUGIN
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +133,8 @@ static void test_refused(void **state)
     named_cases_end();
 }
 
-// Rows that were refused must not be there: the same cells with the right mask are answered from what is sent now, or refused.
+// Rows that were refused must not be there: the same cells with the right mask are answered from what is sent
+// now, or refused.
 static void test_the_right_mask_after_a_wrong_one(void **state)
 {
     struct cache cache;
@@ -155,8 +156,8 @@ static void test_the_right_mask_after_a_wrong_one(void **state)
     named_cases_end();
 }
 
-// A state that was saved while some rows could not be read holds 0xff in their place: whichever they are, it is refused, until the
-// sequence starts anew.
+// A state that was saved while some rows could not be read holds 0xff in their place: whichever they are, it
+// is refused, until the sequence starts again.
 static void test_a_state_with_unread_rows(void **state)
 {
     const struct cache_shape shape = plain;
@@ -195,7 +196,8 @@ static void shift_is_refused(const char *name, enum ggml_type type)
     cache_open(&shape, device_pair(), &cache);
     check_append(&cache, HAD);
     device_log_clear();
-    // llama.cpp tries again before each batch until it succeeds: that would be the end of all other sequences.
+    // llama.cpp tries again before each batch until it succeeds: that would be the end of all other
+    // sequences.
     assert_int_equal(cache_shift(&cache), GGML_STATUS_SUCCESS);
     if (!strstr(device_log(), "context-shift") && !strstr(device_log(), "context shift"))
         fail_msg("no sentence about the context shift: '%s'", device_log());

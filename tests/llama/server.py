@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """llama-server and llama-perplexity with their KV cache in a cluster, beside plain ones.
 
-Four slots, requests at once, requests that are given up, prompts that share a beginning, slots saved and restored, the server's
-own prompt cache, a cluster that is killed and comes back. Each answer is compared with a plain llama-server's, token by
-token; tokens may differ only where the plain server's own two best were nearly alike.
+Four slots, requests at once, requests that are given up, prompts that share a beginning, slots saved and
+restored, the server's own prompt cache, a cluster that is killed and comes back. Each answer is compared with
+a plain llama-server's, token by token; tokens may differ only where the plain server's own two best were
+nearly alike.
 """
 
 from __future__ import annotations
@@ -152,7 +153,8 @@ def prompt_cache(server: Server, plain: Plain) -> None:
 
 
 def again_right(server: Server, plain: Plain, what: str) -> None:
-    """The cluster is back and empty. A slot that had a prompt answers one request with an error, as its rows are gone; then all is right."""
+    """The cluster is back and empty. A slot that had a prompt answers one request with an error, as its rows
+    are gone; then all is right."""
     refused = 0
     for i, topic in enumerate(TOPICS * 2):
         status, got = server.complete(text_of(topic), id_slot=i % 4)
@@ -228,8 +230,8 @@ def all_of_one_server(family: str, *arguments: str, faults: bool, states: bool =
 
 def check_server() -> None:
     all_of_one_server("llama", "--cache-ram", "0", faults=True)
-    # Not the states: restored in a model with windows they give a plain llama-server of these sources other answers than an empty
-    # slot does, and Banyan's the same ones.
+    # Not the states: restored in a model with windows they give a plain llama-server of these sources other
+    # answers than an empty slot does, and Banyan's the same ones.
     all_of_one_server("gemma2", "--cache-ram", "0", faults=False, states=False)
 
 

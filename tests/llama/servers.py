@@ -118,7 +118,8 @@ class Server:
         return self.ask("POST", "/completion", body)
 
     def begin_and_leave(self, prompt: str, pieces: int) -> None:
-        """Begins a long completion, reads some pieces of its stream (0: not even the status), and closes the connection."""
+        """Begins a long completion, reads some pieces of its stream (0: not even the status), and closes the
+        connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         body = {"prompt": prompt, "n_predict": 400, "temperature": 0, "stream": True, "ignore_eos": True}
         connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})

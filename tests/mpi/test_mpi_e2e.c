@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine `mpi`, from mpirun to the client: exact answers, the same bits as ever, no processor time when
+// The engine `mpi`, from mpirun to the client: exact answers, the same bits as usual, no processor time when
 // idle, and ranks that die or hang in the middle of steps.
 #include "tests/e2e/engines.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define WORKERS 4
 #define LONG_NS (UINT64_C(100) * COMMON_NS_PER_S) // who fails at once fails before
@@ -117,7 +117,7 @@ static void survivors_go_on_by_stream(void **state)
 }
 
 // Without --enable-recovery the launcher ends the job with the rank: one failure domain. A supervisor starts
-// it again, and the group is formed anew by itself.
+// it again, and the group forms again by itself.
 static void the_job_ends_and_comes_back(void **state)
 {
     (void)state;

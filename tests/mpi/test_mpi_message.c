@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "reduce/mpi/message.h"
 
 #define ITEMS    70 // more than come with their words

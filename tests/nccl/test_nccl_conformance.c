@@ -23,7 +23,7 @@
 #include "tests/reduce/ranks.h"
 
 #define SKIPPED   77
-#define PROCESSES 7 // that the suite wants
+#define PROCESSES 7 // that the suite needs
 
 extern char **environ;
 

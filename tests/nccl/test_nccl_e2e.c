@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine `nccl` from worker to client: exact answers, the bits of `stream`, communicators that form,
-// break and form anew under steps, ranks that die or hang. The device and NCCL are emulated
-// (tests/emulation), or real where there is a GPU. Arguments: the device's module, the engine's, and "gpu" for real
-// ones.
+// break and form again under steps, ranks that die or hang. The device and NCCL are emulated
+// (tests/emulation), or real where there is a GPU. Arguments: the device's module, the engine's, and "gpu"
+// for real ones.
 #include "tests/e2e/engines.h"
 
 #include <arpa/inet.h>
@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/device.h"
 
 #define WORKERS 4
@@ -214,7 +214,7 @@ static void a_worker_dies(void **state)
     stepper.stop = true;
     pthread_join(thread, NULL);
     assert_int_equal(stepper.failed, BANYAN_OK);
-    await_carried(client, &fresh); // by itself: nobody else steps
+    await_carried(client, &fresh); // by itself: no one else steps
     support_drop(fresh.session, &fresh.context);
     support_drop(wide.session, &wide.context);
     support_drop(pair.session, &pair.context);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/codec.h"
+#include "proto/wire/codec.h"
 
 #include <endian.h>
 #include <setjmp.h>
@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "proto/limits.h"
+#include "common/hash/hash.h"
+#include "proto/model/limits.h"
 
 static struct proto_pool pool;
 static uint64_t seed = 20261120;
@@ -258,7 +258,7 @@ static void test_headers_agree_with_the_generated_code(void **state)
         proto_message_release(&pool, message);
         common_blob_unref(again);
         common_blob_unref(blob);
-        if (outgoing.remaining_ns) { // a frame that waited tells another time
+        if (outgoing.remaining_ns) { // a frame that waited has another time
             proto_gather_set_remaining(&gather, 12345);
             blob = blob_of(&gather);
             assert_int_equal(open_blob(blob, &message, NULL), COMMON_OK);
@@ -283,7 +283,7 @@ static void test_wrong_tensors(void **state)
     };
     static const struct wrong wrongs[] = {
         {BANYAN__PB__DTYPE__DTYPE_U8, 1, {64}, 0, 64, 63, true},               // beyond the payload
-        {BANYAN__PB__DTYPE__DTYPE_U8, 1, {64}, 0, 64, 65, true},               // payload nobody owns
+        {BANYAN__PB__DTYPE__DTYPE_U8, 1, {64}, 0, 64, 65, true},               // payload without an owner
         {BANYAN__PB__DTYPE__DTYPE_U8, 1, {64}, 0, 63, 64, true},               // shape and bytes differ
         {BANYAN__PB__DTYPE__DTYPE_U8, 1, {64}, 64, 64, 128, true},             // a gap before it
         {BANYAN__PB__DTYPE__DTYPE_U8, 1, {1}, 1, 1, 2, true},                  // not aligned
@@ -661,7 +661,8 @@ static int teardown(void **state)
     return 0;
 }
 
-// ---- the numbers in brackets in banyan.proto are those of proto/limits.h ------------------------------------
+// ---- the numbers in brackets in banyan.proto are those of proto/model/limits.h
+// ------------------------------------
 
 static const ProtobufCMessageDescriptor *type_named(const char *name, size_t len)
 {
@@ -717,8 +718,8 @@ static void test_limits_are_as_written(void **state)
                 continue; // of the whole header
             bool alone = strstr(line, "message ") == NULL;
             if (limit != written && (limit > 0 || alone))
-                fail_msg("%s.%s: %u in proto/limits.h, %u in banyan.proto: %s", type->short_name, field->name,
-                         limit, written, line);
+                fail_msg("%s.%s: %u in proto/model/limits.h, %u in banyan.proto: %s", type->short_name,
+                         field->name, limit, written, line);
         }
     }
     fclose(file);

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "proto/nng_door.h"
 
 static enum transport transport;
@@ -250,8 +250,8 @@ static void test_request_limit(void **state)
     proto_channel_close(channel);
 }
 
-// Answers one of those that are held, and waits until it has been written: a link whose answers are not read has a limit
-// of its own, and how much a socket takes at once is the system's affair.
+// Answers one of those that are held, and waits until it has been written: a link whose answers are not read
+// has a limit of its own, and how much a socket takes at once is the system's affair.
 static void answer_and_write_one(struct fixture *f)
 {
     unsigned sent = f->n_sent;
@@ -283,7 +283,7 @@ static void test_byte_limit(void **state)
                          COMMON_OK);
     unsigned answered = 0, refused = 0, rounds = 0;
     while (answered + refused < 8) {
-        assert_true(++rounds < 200); // else nobody reads on
+        assert_true(++rounds < 200); // else the reader has stopped
         fixture_turn_for(f, SECONDS(1) / 10);
         struct proto_server_stats stats;
         proto_server_stats(f->server, &stats);
@@ -710,7 +710,7 @@ static void test_taken_address(void **state)
     assert_int_equal(proto_server_listen(second, f->endpoint, &err), COMMON_ALREADY_EXISTS);
     assert_null(proto_server_endpoint(second, 0));
     proto_server_close(second);
-    // The first has not noticed.
+    // The first has not detected it.
     struct proto_channel *channel = fixture_connect(f);
     struct outcome o;
     assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &o, NULL), COMMON_OK);

@@ -14,11 +14,11 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/random.h"
-#include "proto/codec.h"
-#include "proto/frame.h"
-#include "proto/stream_hello.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "proto/stream/stream_hello.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
 #include "tests/common/named.h"
 #include "tests/proto/fixture.h"
 

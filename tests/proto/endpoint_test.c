@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/endpoint.h"
+#include "proto/rpc/endpoint.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 static void test_parse_and_format(void **state)
 {

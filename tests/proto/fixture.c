@@ -13,8 +13,8 @@
 #include <cmocka.h>
 #include <event2/event.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "proto/nng_door.h"
 #include "tests/common/test_pki.h"
 

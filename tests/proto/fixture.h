@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "proto/rpc.h"
+#include "common/loop/loop.h"
+#include "proto/rpc/rpc.h"
 
 enum transport { TRANSPORT_UNIX, TRANSPORT_TCP, TRANSPORT_NNG, TRANSPORT_TLS, TRANSPORT_NNG_TLS };
 
@@ -33,7 +33,7 @@ struct fixture {
     unsigned n_held;
 };
 
-struct fixture *fixture_new(enum transport transport); // with a server that wants TOKEN and knows the secret
+struct fixture *fixture_new(enum transport transport); // with a server that requires TOKEN and has the secret
 void fixture_free(struct fixture *f); // answers what is held, closes the server, runs the loop dry
 void fixture_serve(struct fixture *f,
                    const struct proto_server_options *options); // another server at the same address

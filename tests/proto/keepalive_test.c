@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keep-alive over real TCP. A black hole is a socket whose filter drops every packet before TCP sees it: its
-// host acknowledges nothing any more, and no end is told. A mute peer is a socket of the test's own that says what a server
-// says until the link is ready, and then reads, so that its host acknowledges, and says nothing.
+// The keep-alive over real TCP. A black hole is a socket whose filter drops every packet before TCP sees it:
+// its host acknowledges nothing any more, and no end sees an error. A mute peer is a socket of the test's own
+// that sends what a server sends until the link is ready, and then reads, so that its host acknowledges, and
+// is silent.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <linux/filter.h>
@@ -16,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/proto/fixture.h"
 #include "tests/proto/peer.h"
 
@@ -272,7 +273,8 @@ static void an_older_peer_is_not_judged(void **state)
     close(m.listener);
 }
 
-// Whoever was away for long has heard nobody, and that is no news of the others: here the server was away, too.
+// A process that was away for long has received nothing, and that is no evidence against the others: here the
+// server was away, too.
 static void ones_own_absence_proves_nothing(void **state)
 {
     struct fixture *f = *state;
@@ -295,8 +297,8 @@ static void ones_own_absence_proves_nothing(void **state)
     proto_channel_close(channel);
 }
 
-// Something on the way takes all at once and passes it on slowly: the question comes behind all that. Nothing is said by the
-// server but its notes.
+// Something on the way takes all at once and passes it on slowly: the question comes behind all that. Nothing
+// is said by the server but its notes.
 static void a_peer_that_gets_a_large_frame_slowly_is_waited_for(void **state)
 {
     enum { BYTES = 1 << 20, PIECE = BYTES / 64 };
@@ -329,7 +331,8 @@ static void a_peer_that_gets_a_large_frame_slowly_is_waited_for(void **state)
             have += (size_t)n;
         while ((n = recv(far, back, sizeof back, MSG_DONTWAIT)) > 0)
             assert_int_equal(send(m.fd, back, (size_t)n, MSG_NOSIGNAL), n);
-        // The hello at once; of the large frame a piece every so often: longer than two silences for all of it.
+        // The hello at once; of the large frame a piece every so often: longer than two silences for all of
+        // it.
         size_t due =
             asked ? (size_t)((common_clock_ns() - start) / (2 * MUTE_NS / 64)) * PIECE + PIECE : have;
         if (gone < have && gone < due) {

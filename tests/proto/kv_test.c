@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "proto/kv.h"
+#include "proto/model/kv.h"
 
 static void rows_of_each_type(void **state)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the serving end gives each of its callers: places, requests, bytes. Whoever takes too much is refused or waits,
-// and others are served as if it were not there.
+// What the serving end gives each of its callers: places, requests, bytes. A caller that takes too much is
+// refused or waits, and others are served as if it were not there.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/proto/fixture.h"
 #include "tests/proto/peer.h"
 
@@ -73,7 +73,7 @@ static bool ended(int fd)
 
 // ---- places ---------------------------------------------------------------------------------------------
 
-// Many more connections than strangers may have. Somebody who is in the middle of the hello comes through.
+// Many more connections than strangers may have. A client in the middle of the hello comes through.
 static void test_silent_crowd(void **state)
 {
     struct fixture *f = *state;
@@ -111,7 +111,7 @@ static void test_silent_crowd(void **state)
     close(greeted);
 }
 
-// Those who say hello and no more do not drive out those who have said nothing yet.
+// Those who only say hello do not drive out those that are still silent.
 static void test_crowd_that_greets(void **state)
 {
     struct fixture *f = *state;
@@ -216,7 +216,8 @@ static void test_requests_of_one_client(void **state)
     proto_channel_close(daemon);
 }
 
-// A client at its limits is not read: that it has gone is seen all the same, and what it asked for is cancelled.
+// A client at its limits is not read: that it has gone is seen all the same, and what it asked for is
+// cancelled.
 static void test_a_greedy_client_that_goes(void **state)
 {
     struct fixture *f = *state;

@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "proto/frame.h"
+#include "common/base/clock.h"
 #include "proto/nng_door.h"
+#include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"
 
 static int setup(void **state)
@@ -116,7 +116,7 @@ static void test_messages_that_are_no_frames(void **state)
                                                .payload_len = 0},
                         bytes);
     assert_int_equal(exchange(f, s, bytes, 64, answer, sizeof answer), 0);
-    // An empty header is a frame, from nobody: the answer is one, too.
+    // An empty header is a frame, without a sender: the answer is one, too.
     memset(bytes, 0, sizeof bytes);
     proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
                                                .kind = PROTO_FRAME_REQUEST,
@@ -136,7 +136,7 @@ static void test_messages_that_are_no_frames(void **state)
     expect_still_serving(f);
 }
 
-// A request that nobody answers.
+// A request without an answer.
 static void ask_never(struct proto_scratch *scratch, struct proto_gather *gather)
 {
     Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
@@ -307,7 +307,7 @@ static void test_contexts_of_one_connection(void **state)
 
 // ---- nng's reaper ---------------------------------------------------------------------------------------
 
-// nng's one reaper thread, held as a lost operation holds it (proto/nng_door.h), but not for ever.
+// nng's one reaper thread, held as a lost operation holds it (proto/nng_door.h), but not forever.
 struct reaper {
     nng_socket served, dialled;
     _Atomic uint32_t pipe;
@@ -321,7 +321,7 @@ static void on_reaper_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
     if (event == NNG_PIPE_EV_ADD_POST) {
         if (atomic_compare_exchange_strong(&r->pipe, &none, id))
             sem_post(&r->connected);
-    } else if (atomic_load(&r->pipe) == id) { // the first; the dialler comes again once it is gone
+    } else if (atomic_load(&r->pipe) == id) { // the first; the dialler reconnects once it is gone
         sem_post(&r->held);
         sem_wait(&r->release);
     }

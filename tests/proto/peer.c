@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "proto/codec.h"
+#include "common/base/clock.h"
+#include "proto/wire/codec.h"
 
 int peer_dial(struct fixture *f)
 {

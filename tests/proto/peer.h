@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer of a stream server by hand: a socket that says what our own channels never would. On the fixture's loop, over
-// a unix socket.
+// A peer of a stream server by hand: a socket that says what our own channels never would. On the fixture's
+// loop, over a unix socket.
 #ifndef TESTS_PROTO_PEER_H
 #define TESTS_PROTO_PEER_H
 
@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/status.h"
-#include "proto/frame.h"
+#include "common/base/status.h"
+#include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"
 
 extern const uint8_t peer_nonce[32];

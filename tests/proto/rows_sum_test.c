@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
-#include "proto/rows_sum_run.h"
+#include "common/hash/hash.h"
+#include "proto/sums/rows_sum_run.h"
 
 static uint8_t bytes[1 << 16];
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nng's wire as bytes: what comes out is the same wherever the bytes are cut, and nothing is allocated but what
-// was asked for.
+// nng's wire as bytes: what comes out is the same wherever the bytes are cut, and nothing is allocated but
+// what was asked for.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "proto/sp_reader.h"
 
 static const uint8_t req[] = {0, 'S', 'P', 0, 0, PROTO_SP_REQ, 0, 0};

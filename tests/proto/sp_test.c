@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The serving end of nng's wire against peers that do not use nng: hostile, slow, half dead. Whatever one of them
-// does, others are served, and nothing of it stays.
+// The serving end of nng's wire against peers that do not use nng: hostile, slow, half dead. Whatever one of
+// them does, others are served, and nothing of it stays.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -15,11 +15,11 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "proto/codec.h"
-#include "proto/frame.h"
+#include "common/base/clock.h"
 #include "proto/nng_door.h"
 #include "proto/sp_reader.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"
 
 enum { CROWD = 1100, IDS = 0x80000000 };
@@ -302,8 +302,8 @@ static void test_a_crowd_that_resets(void **state)
     expect_descriptors(f, before + 2); // our channel's socket lingers
 }
 
-// Connections that say nothing, or too little: the oldest go, who comes with a token is served, and who has shown
-// one before stays.
+// Connections that send nothing, or too little: the oldest go, one that comes with a token is served, and one
+// that has shown a token before stays.
 static void test_a_crowd_that_waits(void **state)
 {
     struct fixture *f = *state;
@@ -391,7 +391,7 @@ static void test_all_places_are_taken(void **state)
     expect_still_serving(f);
 }
 
-// What nobody answers holds up its own connection only.
+// An unanswered call holds up its own connection only.
 static void test_requests_that_are_held(void **state)
 {
     struct fixture *f = *state;

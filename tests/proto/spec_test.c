@@ -10,11 +10,11 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "kernels/attention.h"
-#include "proto/kv.h"
-#include "proto/limits.h"
-#include "proto/spec.h"
+#include "proto/model/kv.h"
+#include "proto/model/limits.h"
+#include "proto/model/spec.h"
 
 enum { LAYERS = 5 }; // near, far, local, near with sinks, one that reads the last one's K and V
 

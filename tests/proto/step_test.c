@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/step.h"
+#include "proto/rpc/step.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/proto/fixture.h"
 
 // A step of one item that appends rows over two runs, and one that only reads, as a frame's message.
@@ -97,7 +97,7 @@ static void test_decode(void **state)
     assert_int_equal(step->q[511], (uint8_t)511);
     proto_step_free(step);
     proto_step_free(NULL);
-    // The same without k and v: nobody below holds the rows.
+    // The same without k and v: none below holds the rows.
     sample_init(&s, 1);
     assert_int_equal(proto_step_decode(&s.message, 1, &step, &err), COMMON_OK);
     assert_false(step->has_kv);
@@ -147,7 +147,7 @@ static void test_malformed(void **state)
     WRONG(3, s.item[1].q_bytes = 0);
     WRONG(3, s.item[0].k_bytes = 0);
     WRONG(3, s.item[0].v_bytes = 0);
-    WRONG(3, (s.item[0].k_bytes = 0, s.item[0].v_bytes = 0));   // k and v that belong to nobody
+    WRONG(3, (s.item[0].k_bytes = 0, s.item[0].v_bytes = 0));   // k and v without an item
     WRONG(3, (s.item[1].k_bytes = 64, s.item[0].k_bytes = 64)); // k without an append
     WRONG(1, s.item[0].k_bytes = 64);                           // k where there is no tensor
     WRONG(3, s.item[0].write = 0);
@@ -156,7 +156,7 @@ static void test_malformed(void **state)
     WRONG(3, s.run[0].rows = 0);
     WRONG(3, s.run[0].first = 509);
     WRONG(3, s.run[1].first = 513); // a gap between runs
-    WRONG(3, s.run[1].rows = 2);    // rows that nobody stores
+    WRONG(3, s.run[1].rows = 2);    // rows that none stores
     WRONG(3, s.run[1].rows = PROTO_STEP_ROWS_MAX - 1);
     WRONG(3, (s.item[0].block_first = UINT64_MAX, s.item[0].block_count = 1));
     WRONG(3, s.run[1].rows = UINT32_MAX);

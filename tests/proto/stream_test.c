@@ -19,11 +19,11 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "proto/codec.h"
-#include "proto/frame.h"
-#include "proto/stream_hello.h"
-#include "proto/stream_link.h"
+#include "common/base/clock.h"
+#include "proto/stream/stream_hello.h"
+#include "proto/stream/stream_link.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
 #include "tests/common/named.h"
 #include "tests/proto/fixture.h"
 #include "tests/proto/peer.h"
@@ -201,7 +201,7 @@ static void test_daemons(void **state)
     assert_int_equal(o.code, COMMON_PERMISSION_DENIED);
     proto_channel_close(worker);
     proto_channel_close(coordinator);
-    // Another secret: the dialler sees that the server does not know it, and says nothing more.
+    // Another secret: the dialler sees that the server has a different one, and sends nothing more.
     struct common_secret other = f->secret;
     other.bytes[31] ^= 1;
     worker = link_as_daemon(f, &other, BANYAN__PB__ROLE__ROLE_WORKER);
@@ -469,8 +469,8 @@ static bool never(void *arg)
     return false;
 }
 
-// A link stalls that has begun a frame and waits for the rest, on either way. One that is idle does not, nor one that
-// is not read because this end has enough.
+// A link stalls that has begun a frame and waits for the rest, on either way. One that is idle does not, nor
+// one that is not read because this end has enough.
 static void test_what_stalls(void **state)
 {
     struct fixture *f = *state;
@@ -498,7 +498,8 @@ static void test_what_stalls(void **state)
     }
 }
 
-// A server that holds as many bytes as it may reads on once it holds less, also where no answer waits for its socket.
+// A server that holds as many bytes as it may reads on once it holds less, also where no answer waits for its
+// socket.
 static void test_a_full_server_reads_on(void **state)
 {
     struct fixture *f = *state;
@@ -559,7 +560,7 @@ static void test_stale_socket_file(void **state)
     struct proto_server_options options = fixture_server_options(f);
     fixture_serve(f, &options);
     peer_expect_still_serving(f);
-    // A file that is no socket is nobody's to remove.
+    // A file that is not a socket is not removed.
     proto_server_close(f->server);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
@@ -635,7 +636,8 @@ static void test_all_addresses_are_of_both_families(void **state)
     fixture_free(f);
 }
 
-// On a machine whose /etc/resolv.conf names nobody: /etc/hosts counts, as it is when the name is looked up.
+// On a machine whose /etc/resolv.conf names no server: /etc/hosts counts, as it is when the name is looked
+// up.
 static void test_names_of_hosts(void **state)
 {
     (void)state;
@@ -663,7 +665,7 @@ static void test_names_of_hosts(void **state)
         fixture_turn(f, &o.done, 1);
         code = o.code;
         if (i == 0) {
-            assert_int_equal(code, COMMON_DEADLINE_EXCEEDED); // nobody has such a name
+            assert_int_equal(code, COMMON_DEADLINE_EXCEEDED); // there is no such name
             assert_true(dprintf(fd, "127.0.0.1 a-host-of-this-test\n") > 0);
         }
         outcome_fini(&o);
@@ -708,7 +710,7 @@ static void state_is_told(struct fixture *f)
     proto_server_close(f->server);
     fixture_turn(f, &told.down, 1);
     assert_false(proto_channel_connected(channel));
-    assert_int_equal(told.refused, 0); // nobody has dialled yet
+    assert_int_equal(told.refused, 0); // no one has dialled yet
     fixture_turn(f, &told.refused, 1);
     struct proto_server_options options = fixture_server_options(f);
     fixture_serve(f, &options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames that are damaged on their way: a relay stands between a channel and its server and flips one bit, of each
-// byte in turn, in either direction. What comes of the call is an error or the right bytes.
+// Frames that are damaged on their way: a relay stands between a channel and its server and flips one bit, of
+// each byte in turn, in either direction. What comes of the call is an error or the right bytes.
 #include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>
@@ -18,10 +18,10 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "proto/codec.h"
-#include "proto/frame.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "proto/wire/codec.h"
+#include "proto/wire/frame.h"
 #include "tests/proto/fixture.h"
 
 enum { TO_SERVER, TO_CLIENT, NNG_LEAD = 12 /* length and request id: nng's own, which nothing protects */ };
@@ -200,7 +200,7 @@ static void flip_each_byte(enum transport transport)
         }
         assert_true(way == TO_SERVER || errors > bytes / 2);
         relay_arm(relay, way, -1);
-        assert_int_equal(ask(f, channel, text), COMMON_OK); // and then as ever
+        assert_int_equal(ask(f, channel, text), COMMON_OK); // and then as usual
     }
     proto_channel_close(channel);
     fixture_turn_for(f, SECONDS(1) / 100);
@@ -234,7 +234,8 @@ static void ask_again(void *arg, const struct proto_reply *reply)
                      COMMON_OK);
 }
 
-// Who asks again at once waits for the next connection: a peer that was spoken to refuses nobody with a damaged prefix.
+// A caller that asks again at once waits for the next connection: the server does not refuse a peer for a
+// damaged prefix once it has answered it.
 static void test_asked_again_at_once(void **state)
 {
     (void)state;

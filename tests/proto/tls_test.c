@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What TLS adds to both transports: who may link as what, plain against TLS, somebody in the middle, strangers,
-// certificates that change. That calls go over it as over others, conformance_tls_test.c and conformance_nng_tls_test.c say.
+// What TLS adds to both transports: who may link as what, plain against TLS, an attacker in the middle,
+// strangers, certificates that change. That calls go over it as over others, conformance_tls_test.c and
+// conformance_nng_tls_test.c say.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -17,11 +18,11 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/tls_link.h"
-#include "proto/codec.h"
-#include "proto/stream_link.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "common/secure/tls_link.h"
+#include "proto/stream/stream_link.h"
+#include "proto/wire/codec.h"
 #include "tests/common/named.h"
 #include "tests/common/test_pki.h"
 #include "tests/proto/fixture.h"
@@ -83,7 +84,7 @@ static void serve(struct fixture *f, const char *scheme, uint32_t role, struct c
     fixture_serve(f, &options);
 }
 
-// One call; what became of it. Where nobody ever links, it is its deadline that says why.
+// One call; what became of it. Where no link ever comes, it is its deadline that says why.
 static struct outcome ask_as(struct fixture *f, const char *endpoint,
                              const struct proto_channel_options *options)
 {
@@ -206,7 +207,7 @@ static void test_own_certificates(void **state)
                              servers[i].code);
             says(err.message, servers[i].words);
         }
-        assert_int_equal(proto_server_listen(made, "tcp://127.0.0.1:0", &err), COMMON_OK); // plain as ever
+        assert_int_equal(proto_server_listen(made, "tcp://127.0.0.1:0", &err), COMMON_OK); // plain as usual
         proto_server_close(made);
         struct proto_channel *channel;
         assert_int_equal(proto_channel_open(f->loop, f->endpoint,
@@ -285,7 +286,7 @@ static void test_clients(void **state)
     test_pki_free(strange_pki);
 }
 
-// A server whose certificate is on the list is not told the token, over either wire.
+// A server whose certificate is on the list does not get the token, over either wire.
 static void test_a_revoked_server(void **state)
 {
     struct fixture *f = *state;
@@ -348,7 +349,7 @@ static void test_plain_against_tls(void **state)
     named_cases_end();
 }
 
-// ---- somebody in the middle -----------------------------------------------------------------------------
+// ---- an attacker in the middle --------------------------------------------------------------------------
 
 // Has stolen certificates of both roles, and not the cluster's secret: passes on what the two ends say.
 struct middle {
@@ -582,8 +583,8 @@ static void test_a_frame_of_60_mib(void **state)
     free(data);
 }
 
-// Two links of ours over a socket that holds little: the last bytes of a frame wait for it after the frame is done with,
-// and what is decrypted already is read although nothing more comes.
+// Two links of ours over a socket that holds little: the last bytes of a frame wait for it after the frame is
+// done with, and what is decrypted already is read although nothing more comes.
 struct small {
     struct proto_link *links[2];
     unsigned got, asked;
@@ -688,7 +689,7 @@ static void test_reload(void **state)
         pki, &(struct test_pki_ask){.name = "server", .uris = "banyan:coordinator", .hosts = "new.example"},
         &files);
     o = ask_as(f, f->endpoint, &options);
-    assert_int_equal(o.code, COMMON_OK); // nobody has read it yet
+    assert_int_equal(o.code, COMMON_OK); // it has not been read yet
     assert_int_equal(common_tls_reload(server, NULL), COMMON_OK);
     o = ask_as(f, f->endpoint, &options);
     assert_int_equal(o.code, COMMON_UNAUTHENTICATED);

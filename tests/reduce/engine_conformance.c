@@ -108,7 +108,7 @@ static void test_equals_the_sequential_merge(void **state)
     }
 }
 
-// The same step under many orders of arrival: ranks contribute after delays drawn anew for each.
+// The same step under many orders of arrival: ranks contribute after delays drawn for each.
 static void test_order_of_arrival_does_not_matter(void **state)
 {
     const int32_t parents[] = {-1, 0, 0, 2, 0, 4, 4};
@@ -279,7 +279,7 @@ static void test_traces_of_all_ranks(void **state)
         seen |= 1u << trace->rank;
         assert_string_equal(trace->worker, ranks_name(trace->rank));
         if (trace->rank == 0 || trace->rank == 2 || trace->rank == 4)
-            assert_true(trace->wait_ns > 0); // they merge somebody
+            assert_true(trace->wait_ns > 0); // they merge another's partial
     }
     assert_int_equal(seen, 0x7f);
     outcome_clear(&outcome);

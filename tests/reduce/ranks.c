@@ -15,9 +15,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "proto/rpc.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "proto/rpc/rpc.h"
 
 struct rank {
     struct ranks *ranks;

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/reduce/ranks.h"
 
 static const struct shape SHAPES[] = {{1, 4, 8}, {3, 2, 5}};
@@ -197,7 +197,7 @@ static void test_an_answer_with_bytes_behind_it(void **state)
     ranks_stop(ranks);
 }
 
-// Of two that fail the first in the order of ranks is told, whichever was first in time.
+// Of two that fail the first in the order of ranks is reported, whichever was first in time.
 static void test_the_first_failure_is_told(void **state)
 {
     (void)state;

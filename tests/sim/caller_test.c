@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real library in a simulated world: its calls block, and the world goes on (sim_caller.h). And what a pin holds, from its
-// maker's point of view.
+// The real library in a simulated world: its calls block, and the world goes on (sim_caller.h). And what a
+// pin holds, from its maker's point of view.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,9 +11,9 @@
 
 #include <string.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/core/internal.h"
 #include "client/snapshot/snapshot_session.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/state.h"
 #include "tests/sim/sim_caller.h"
 #include "tests/sim/sim_cluster.h"
@@ -185,7 +185,8 @@ static void moves_rows(void *arg)
     world.client = NULL;
 }
 
-// A worker that has come back, and has not been told its layout yet, has no session: whether there is one is not for it to say.
+// A worker that has come back, and has not received its layout yet, has no session: whether there is one is
+// not for it to say.
 static void a_worker_does_not_say_that_a_session_is_gone(void **state)
 {
     (void)state;

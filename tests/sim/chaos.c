@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random faults against the whole coordinator, real workers and clients that know what was acknowledged to them.
-// A seed decides everything: which kinds of fault there are (a few of them in each run), what the clients do, and in
-// which order events run. Each seed is a process of its own, so a crash, a hang or a failed assertion is one seed's.
+// Random faults against the whole coordinator, real workers and clients that record what was acknowledged to
+// them.
+// A seed decides everything: which kinds of fault there are (a few of them in each run), what the clients do,
+// and in which order events run. Each seed is a process of its own, so a crash, a hang or a failed assertion
+// is one seed's.
 //
 //   chaos_test --seeds N [--from S]     runs the seeds S (1) to S + N - 1; with --stop, until one fails
-//   chaos_test --seed S                 runs one in this process and tells what it does; with --steps N and
+//   chaos_test --seed S                 runs one in this process and reports what it does; with --steps N and
 //                                       --faults MASK, less of it (tests/sim/run finds the least that fails)
 //
 // What must hold, looked at whenever a call ends:
 //   - a read that succeeds says the mean of exactly the values that were written below its position, and none of
 //     its positions was never written;
-//   - rows that a worker gives to whoever has a ticket are those that were written and acknowledged;
+//   - rows that a worker gives to any client with a ticket are those that were written and acknowledged;
 //   - what was acknowledged is never refused for a reason that does not pass, while the processes that hold it
 //     live (a killed worker takes with it what it holds);
 //   - what is refused as forgotten may have been: a row sees less than any that is still to come may need;
 //   - of an append that is refused for good no row is seen from then on, and other values are accepted;
-//   - a partial answer declares only what was at nobody at some moment of its call, and is the mean of all the rest;
-//     one is given to nobody who did not ask for it;
+//   - a partial answer declares only what no worker had at some moment of its call, and is the mean of all the rest;
+//     only an item that allows one gets it;
 //   - no audit calls an answer wrong (half of the seeds have audits);
 //   - a snapshot has exactly what the session had at one moment, and what it is restored to, too (half of the seeds);
 //   - a code is one that the contract allows; a commit of rows that a worker's memory has damaged says so.
-// And at the end, when the faults have ceased: what does not need the one edge that swallows is read; every call has ended, every chunk has as many copies as it should; every layer ends where something ends that was
-// written to it; every session whose holders lived answers and
-// takes an append; the others do after a truncate to 0; what was deleted is held by nobody; nothing leaks.
+// And at the end, when the faults have ceased: what does not need the one edge that swallows is read; every
+// call has ended, every chunk has as many copies as it should; every layer ends where something ends that was
+// written to it; every session whose holders lived answers and takes an append; the others do after a
+// truncate to 0; what was deleted has no holder; nothing leaks.
 #include "tests/sim/chaos.h"
 
 #include <inttypes.h>
@@ -34,8 +37,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/place/moves.h"
@@ -56,8 +59,8 @@ static void choose_store(struct coordinator_options *options)
     chaos_choose_snapshots(options);
 }
 
-// In one of three seeds sessions have windows, and forget what these have left behind; in half of these they are born with
-// a floor.
+// In one of three seeds sessions have windows, and forget what these have left behind; in half of these they
+// are born with a floor.
 static void choose_masks(uint64_t seed)
 {
     uint64_t draw = common_mix64(seed);
@@ -103,8 +106,8 @@ static void count_what_happened(void)
     last = now;
 }
 
-// In half of the seeds three that are there from the start. In the others four or five, and those above three may come
-// later, with JOIN. Not from the dice: seeds go on as they did with three.
+// In half of the seeds three that are there from the start. In the others four or five, and those above three
+// may come later, with JOIN. Not from the dice: seeds go on as they did with three.
 static uint32_t choose_workers(uint64_t seed)
 {
     uint64_t draw = common_mix64(seed + UINT64_C(0x6a6f696e));
@@ -125,8 +128,8 @@ static void count_who_joined(uint32_t n)
             total->copies_at_joined += all->workers[i]->chunks;
 }
 
-// In half of the seeds an inventory has many pages, so that the store answers between two of them, and in half the store
-// takes its time to sync. Not from the dice, either.
+// In half of the seeds an inventory has many pages, so that the store answers between two of them, and in
+// half the store takes its time to sync. Not from the dice, either.
 static size_t choose_pages(uint64_t seed)
 {
     uint64_t draw = common_mix64(seed + UINT64_C(0x7061676573));

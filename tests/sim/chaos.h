@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of chaos_test share: the model of what its clients know, what they do, and what disturbs them.
+// What the parts of chaos_test share: the model of what its clients know, what they do, and what disturbs
+// them.
 #ifndef TESTS_SIM_CHAOS_H
 #define TESTS_SIM_CHAOS_H
 
@@ -17,7 +18,7 @@ enum {
     CHUNKS = TOKENS / CHUNK_TOKENS + 1,
     SESSIONS = 14,
     SNAPSHOTS = 4, // that one life begins
-    STRANGERS = 6, // sessions that somebody made who was not told, and that are found by their names
+    STRANGERS = 6, // sessions whose makers got no answer, and that are found by their names
     NAMES = 3,
     OPS = 1000,
     STEPS = 140,
@@ -27,8 +28,9 @@ enum {
 
 // ---- the model (chaos_model.c) --------------------------------------------------------------------------
 
-// Ids of chunks of which a worker has lost its copy: the one that counted, and one that a truncate had prepared in its
-// place. That one counts as soon as the truncate is durable, of which the coordinator may hear later, or after a restart.
+// Ids of chunks of which a worker has lost its copy: the one that counted, and one that a truncate had
+// prepared in its place. That one counts as soon as the truncate is durable, of which the coordinator may
+// hear later, or after a restart.
 struct lost {
     uint64_t counted, prepared;
 };
@@ -39,20 +41,22 @@ struct model {                     // a session as its clients know it
     float value[LAYERS][TOKENS];   // what is, or will be, written there
     bool acked[LAYERS][TOKENS];    // acknowledged, and not truncated since
     bool maybe[LAYERS][TOKENS];    // written, acknowledged or not
-    // Appends and puts that may have written it: of those that were refused for good nothing may be seen again.
+    // Appends and puts that may have written it: of those that were refused for good nothing may be seen
+    // again.
     uint32_t writers[LAYERS][TOKENS];
     bool ends[LAYERS][TOKENS + 1]; // something that was written ends there: a layer ends nowhere else
     uint64_t starts[LAYERS];       // where the writes began that went furthest
     uint64_t floor_most;           // its floor is not higher (coordinator/place/forget.h)
     uint64_t born;                 // the floor that it began with, or its origin did
-    bool held;              // of a snapshot: a pin, or a session that is being restored; nobody else uses it
+    bool held;              // of a snapshot: a pin, or a session that is being restored; no one else uses it
     uint32_t cuts;          // truncations begun, and ended well
     uint32_t redrawn;       // values of rows that were refused, and are others now
     uint32_t writes, reads; // under way, reads without those that are cancelled
     bool cutting;           // a truncation is under way
     bool must_cut;          // its outcome is unknown: it is made again before anything is written
     uint64_t cut;
-    // Numbers of truncates, as clients give them: one that was given up may come late (coordinator/session/cuts.h).
+    // Numbers of truncates, as clients give them: one that was given up may come late
+    // (coordinator/session/cuts.h).
     uint64_t told,
         number; // the last one that is known, 0: none; and of the one under way, the same when sent again
     bool lossy; // the last worker was killed that had some of it
@@ -61,7 +65,7 @@ struct model {                     // a session as its clients know it
     struct lost dark[WORKERS][CHUNKS];
     // The same of one that runs, which may not find it out for long.
     struct lost rotten[WORKERS][CHUNKS];
-    bool deleted;     // or nobody knows
+    bool deleted;     // or no one can tell
     uint64_t gone_ns; // since when that is certain; 0: it is not
 };
 
@@ -104,7 +108,7 @@ struct op {
     bool resent;  // of a truncate: its number was sent before
     const struct op
         *behind;   // of an append: the one that the same client has sent right before it; NULL: none
-    uint32_t gone; // chunks that were at nobody at some moment meanwhile: bits
+    uint32_t gone; // chunks without a copy at some moment meanwhile: bits
     uint64_t start_ns, ticket_until_ns; // the ticket of a PUT or of ROWS is good until then at least
     // Of CREATE, FORK and FIND:
     uint32_t name, life; // life: of the coordinator, at its start
@@ -112,7 +116,8 @@ struct op {
     struct model *again; // that this key has made already
     struct model *owner; // that has the name for certain, at its start
     bool rivals;         // another may have had the name at some time while it was under way
-    // Of WATCH; layer is one too many (0: any), rows are the steps that it waits for, first the time until when:
+    // Of WATCH; layer is one too many (0: any), rows are the steps that it waits for, first the time until
+    // when:
     bool wants_trace, wants_mass;
 };
 
@@ -147,7 +152,7 @@ struct chaos {
     uint32_t wrongs;          // how often it was, and was not any more
     bool wrong;               // the coordinator has another store: what it says of sessions does not count
     uint32_t rotten;          // rows that were damaged
-    struct flip flips[FLIPS]; // that nobody has found yet
+    struct flip flips[FLIPS]; // that no check has found yet
     uint32_t n_flips;
     bool flipped;                                          // bits have, in this life
     uint64_t taken[WORKERS];                               // bytes of their memory
@@ -155,7 +160,7 @@ struct chaos {
     uint64_t forget; // of all sessions, as their masks; 0: they forget nothing, and have none
     uint64_t floor;  // that they are born with
     struct sim_mask masks[LAYERS];
-    bool any_gone;      // chunks were at nobody under a call that takes a partial answer
+    bool any_gone;      // chunks had no copy under a call that takes a partial answer
     uint32_t n_partial; // answers that were
     bool partial;       // the next read or append takes a partial answer
     uint64_t delay_ns;  // of a message, at most, while the network is as it should be
@@ -172,7 +177,7 @@ void chaos_violated(const struct op *op, const char *what) __attribute__((noretu
 struct model *chaos_model_new(uint64_t id, uint64_t incarnation);
 // It has just been made with this floor: whole chunks below count as there.
 void chaos_model_born(struct model *m, uint64_t floor);
-// Somebody is about to write rows that may be there from now on.
+// A client is about to write rows that may be there from now on.
 void chaos_mark_maybe(struct model *m, uint32_t layer, uint64_t first, uint32_t rows);
 uint32_t chaos_prefix(const struct model *m, uint32_t layer); // acknowledged from 0 on
 uint64_t chaos_from(uint32_t layer, uint64_t at); // the first row that the one at this position sees
@@ -186,14 +191,14 @@ void chaos_forget_from(struct model *m, uint64_t from, bool written);
 // Nothing of it is there, or ever will be: other values may come.
 void chaos_unmark(struct model *m, uint32_t layer, uint64_t first, uint32_t rows);
 bool chaos_passes(enum common_code code); // an error that the same call may not meet again
-// Whether killed workers may have taken rows of sessions with them whose last holders they were not: with one copy
-// nobody looks so closely.
+// Whether killed workers may have taken rows of sessions with them whose last holders they were not: with one
+// copy that is not examined so closely.
 bool chaos_kills_excuse(void);
 bool chaos_is_lost(const struct lost *lost, uint64_t chunk);
 void chaos_not_lost(struct lost *lost, uint64_t chunk); // not any more
-// What is at nobody any more that counts as a holder is lost.
+// What no worker has any more that counts as a holder is lost.
 void chaos_look_for_losses(void);
-// What a dead process had and is struck off may come back to its worker: as a copy of another's.
+// What a dead process had and what is removed may come back to its worker: as a copy of another's.
 void chaos_look_for_struck(void);
 
 // ---- audits (chaos_audit.c) --------------------------------------------------------------------------------
@@ -215,7 +220,7 @@ void chaos_start_commits(const struct op *put);
 struct sim_client *chaos_a_client(void);
 struct op *chaos_op_new(enum kind kind, struct model *m, uint32_t layer, uint64_t first, uint32_t rows);
 void chaos_act(void);      // one thing that clients do
-void chaos_act_cuts(void); // of what nobody writes to some is truncated
+void chaos_act_cuts(void); // of what no client writes to some is truncated
 
 bool chaos_check_all(void); // true: all calls have ended
 
@@ -229,15 +234,16 @@ void chaos_check_partial(const struct op *op, uint64_t at);
 
 // ---- names and keys (chaos_names.c) ---------------------------------------------------------------------
 //
-// Of a name at most one session is there, and whoever asks for it finds it, from the answer to its creation to the
-// call of its deletion. A creation or fork is refused for its name only where another session has it, or may have.
+// Of a name at most one session is there, and every search finds it, from the answer to its creation to the
+// call of its deletion. A creation or fork is refused for its name only where another session has it, or may
+// have.
 
 void chaos_start_creates(void); // one, or two of the same name at once
 void chaos_start_create_again(struct model *m);
 void chaos_start_fork(struct model *m, uint64_t length);
 struct op *chaos_start_create(uint32_t name);
 struct op *chaos_start_find(uint32_t name);
-// A creation, a fork or a search has ended; heard: a coordinator that knows the sessions has answered, if any.
+// A creation, a fork or a search has ended; heard: a coordinator that has the sessions has answered, if any.
 void chaos_name_ended(struct op *op, bool heard);
 // The session that such a call has made; NULL: none, or one that is known.
 struct model *chaos_made(const struct op *op);
@@ -245,14 +251,16 @@ struct model *chaos_made(const struct op *op);
 // ---- watches (chaos_watch.c) ----------------------------------------------------------------------------
 
 void chaos_start_watch(struct model *m);
-// It tells only of steps of this session that clients have made, as they were, and ends early only with all of them.
+// It reports only steps of this session that clients have made, as they were, and ends early only with all of
+// them.
 void chaos_check_watch(const struct op *op);
 bool chaos_nobody_watches(void); // nor is anything computed for those who did
 
 // ---- bits that flip in memory (chaos_flips.c) -----------------------------------------------------------
 //
-// Until all copies of the chunk have been compared since, what sessions that have it answer may be wrong, and is excused.
-// From then on nothing is: the copy is used no more, whoever has copied from it, and counts as lost.
+// Until all copies of the chunk have been compared since, what sessions that have it answer may be wrong, and
+// is excused. From then on nothing is: the copy is used no longer, nor any that was made of it, and counts as
+// lost.
 
 void chaos_flip_memory(void);
 void chaos_look_for_flips(void); // which of them are over
@@ -261,10 +269,10 @@ void chaos_flips_end(void); // all are compared
 
 // ---- snapshots (chaos_snapshot.c) ------------------------------------------------------------------------
 //
-// A client of its own, the real library's, pins a session while others use it, reads all of its rows, and puts them into a
-// new one. What it has read is what was acknowledged at some moment of the pin, and what was under way then, as a whole or
-// not at all; the new session is one of those that all clients use. It may be refused, with a code that its calls allow,
-// and die. Pins that nobody uses go by themselves.
+// A client of its own, the real library's, pins a session while others use it, reads all of its rows, and
+// puts them into a new one. What it has read is what was acknowledged at some moment of the pin, and what was
+// under way then, as a whole or not at all; the new session is one of those that all clients use. It may be
+// refused, with a code that its calls allow, and die. Unused pins go by themselves.
 
 void chaos_choose_snapshots(struct coordinator_options *options); // whether this life has them
 void chaos_snapshot_step(void);                                   // one may begin, meet a fault, or end
@@ -298,11 +306,11 @@ enum fault {
     MEMORY_SHORT,
     CLOCK_SKEWED,
     NET_SLOW,
-    STORE_WRONG, // at a start: an empty one, and later one that knows nothing of what has happened since
+    STORE_WRONG, // at a start: an empty one, and later one without what has happened since
     FLIP,        // bits of frames, on their way
     ROT,         // a bit of a row that is put and not committed
     HALF_OPEN,   // one end of the links between two has forgotten them, and dials again
-    OLD_BUILD,   // a worker, or a client more, that is to be refused until it is as new as the others
+    OLD_BUILD,   // a worker, or a client more, that must be refused until it is as new as the others
     DISK_UNSURE, // what it refuses may be there after a crash
     DRAIN,       // a worker is to be emptied, or used again
     BALANCE,
@@ -323,8 +331,8 @@ enum fault {
 void chaos_disturb(enum fault fault);
 void chaos_edges_swallow(
     void);             // one does while nothing else is wrong: whatever can be read without it is read
-void chaos_cool(void); // rows leave memory, and chunks' files are written anew
-bool chaos_old_builds_are_out(void); // none of them has been told of a session
+void chaos_cool(void); // rows leave memory, and chunks' files are rewritten
+bool chaos_old_builds_are_out(void); // none of them has received a session
 void chaos_disturb_end(void);        // nothing is disturbed any more
 
 #endif

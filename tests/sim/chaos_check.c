@@ -28,8 +28,9 @@ static bool forgotten(const struct op *op, bool may_be)
     return is;
 }
 
-// Nothing was ever acknowledged of what is said to be lost, but what has been forgotten since: a chunk was placed at a worker that had not heard of it when
-// it was killed, and a coordinator that started anew cannot tell that it had no rows (docs/operating/store.md).
+// Nothing was ever acknowledged of what is reported as lost, except what has been forgotten since: a chunk
+// was placed at a worker that was killed before it received that, and a restarted coordinator cannot tell
+// that it had no rows (docs/operating/store.md).
 static bool nothing_is_lost(const struct op *op)
 {
     const char *named = strstr(op->call->text, "holds tokens [");
@@ -62,7 +63,8 @@ static void check_read(const struct op *op)
         return;
     if (op->must && !m->lossy && code != COMMON_OK && !chaos_passes(code))
         chaos_violated(op, "acknowledged rows are refused");
-    // Rows that steps have appended are in no store: after a restart nobody may know that they were there.
+    // Rows that steps have appended are in no store: after a restart there may be no record that they were
+    // there.
     if (op->partial && op->whole && code == COMMON_DATA_LOSS && !chaos.lives)
         chaos_violated(op, "what is lost is an error where a partial answer is wanted");
     if (code != COMMON_OK)
@@ -110,7 +112,7 @@ static void check_append(const struct op *op)
     if (forgotten(op, op->cuts != m->cuts || chaos_may_be_forgotten(m, op->layer, op->first)))
         return;
     if (code == COMMON_DATA_LOSS &&
-        nothing_is_lost(op)) // as for reads: nobody knows that its chunk was empty
+        nothing_is_lost(op)) // as for reads: no one can tell that its chunk was empty
         return;
     if (op->must &&
         // Damaged rows of a commit that hangs, or of a memory that the same bytes are compared with.
@@ -125,7 +127,8 @@ static void check_commit(const struct op *op)
     if (code == COMMON_OK)
         for (uint32_t i = 0; i < op->rows; i++)
             m->acked[op->layer][op->first + i] = true;
-    // A commit that comes late may have sums of rows beside those that were put, which were refused since and are others.
+    // A commit that comes late may have sums of rows beside those that were put, which were refused since and
+    // are others.
     bool rotten = (chaos.rotten || op->redrawn != m->redrawn || op->tainted) &&
                   strcmp(op->call->reason, "HASH_MISMATCH") == 0;
     if (!m->deleted && code == COMMON_DATA_LOSS && !m->lossy && op->cuts == m->cuts &&
@@ -145,7 +148,7 @@ static void check_truncate(const struct op *op)
         chaos_violated(op, "acknowledged rows are past the end");
     if (forgotten(op, chaos_any_forgotten(m, op->first)))
         m->cut = 0;
-    if (code == COMMON_ABORTED) // one of before was done after all: by which number is not known
+    if (code == COMMON_ABORTED) // an earlier one was done after all: by which number is not known
         m->told = 0;
     if (code == COMMON_OUT_OF_RANGE) // a truncation before it may have raised the incarnation
         m->cut = 0;

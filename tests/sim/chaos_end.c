@@ -5,12 +5,12 @@
 
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static bool ended(struct op *op)
 {
@@ -58,7 +58,8 @@ static void ends_where_something_does(struct model *m, uint32_t layer)
         chaos_violated(op, "a part of what was written is there");
 }
 
-// The session may have gone further than its clients were told, and have forgotten what they know of the layer.
+// The session may have gone further than its clients' answers say, and have forgotten what they have recorded
+// of the layer.
 static bool may_be_past(const struct model *m, uint32_t layer)
 {
     uint32_t length = chaos_prefix(m, layer);
@@ -126,7 +127,7 @@ static void deleted_everywhere(struct model *m)
     chaos_violated(op, "a worker still holds what was deleted");
 }
 
-// Each named session is found; no other is, once those are found and deleted whose makers were not told.
+// Each named session is found; no other is, once those are found and deleted whose makers got no answer.
 static void find_strangers(void)
 {
     for (uint32_t name = 1; name <= NAMES; name++)
@@ -162,7 +163,7 @@ static void names_are_free(void)
     }
 }
 
-// Sessions whose makers were not told, and that have no name either.
+// Sessions whose makers got no answer, and that have no name either.
 static void delete_the_rest(void)
 {
     const struct coordinator_sessions *sessions = &chaos.cluster->coordinator->sessions;
@@ -176,7 +177,8 @@ static void delete_the_rest(void)
     }
 }
 
-// Nothing is counted for anybody any more. A wrong store may have left sessions with workers: they are in quarantine.
+// Nothing is counted for anybody any more. A wrong store may have left sessions with workers: they are in
+// quarantine.
 static bool all_given_back(void)
 {
     const struct coordinator *c = chaos.cluster->coordinator;
@@ -200,7 +202,8 @@ static void everything_is_given_back(void)
     }
 }
 
-// Nobody does anything: so nothing is frozen, held, or waited for. What the store has refused meanwhile has given back what it took.
+// Nothing is under way: so nothing is frozen, held, or waited for. What the store has refused meanwhile has
+// given back what it took.
 static bool nothing_in_hand(void)
 {
     const struct coordinator_sessions *sessions = &chaos.cluster->coordinator->sessions;
@@ -244,7 +247,8 @@ static void all_calls_end(void)
     }
 }
 
-// Nobody is drained any more, and every chunk is at as many workers as it should be. What is at none stays so.
+// No worker is drained any more, and every chunk is at as many workers as it should be. What is at none stays
+// so.
 static void copies_are_restored(void)
 {
     const struct coordinator_sessions *sessions = &chaos.cluster->coordinator->sessions;
@@ -319,6 +323,8 @@ void chaos_end(void)
     chaos_pins_are_gone();
     chaos_edges_swallow();
     everything_comes_to_rest();
+    find_strangers(); // a fork may have waited for the store until now, though its caller had given up
+    all_calls_end();
     for (uint32_t i = 0; i < chaos.n_models; i++)
         if (!chaos.models[i].deleted)
             settle(&chaos.models[i]);

@@ -6,15 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "proto/banyan.pb-c.h"
 #include "tests/sim/sim_memory.h"
-#include "worker/chunk.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
+#include "worker/store/chunk.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 
@@ -111,8 +111,8 @@ static void revive(struct sim_worker *worker)
     sim_worker_start(worker);
 }
 
-// It has not been told of this chunk yet, or its files have not taken that, so that they do not know it: it comes back
-// without. A coordinator that starts anew cannot tell that nothing was in it.
+// It has not received this chunk yet, or its files have not taken that, so that they lack it: it comes back
+// without. A restarted coordinator cannot tell that nothing was in it.
 static void untold_copies_die(struct model *m, const struct sim_worker *worker)
 {
     const struct coordinator_session *s =
@@ -133,8 +133,8 @@ static void untold_copies_die(struct model *m, const struct sim_worker *worker)
     }
 }
 
-// What was placed at workers that had died, before the coordinator noticed: nothing is in it, and the next
-// coordinator cannot tell that.
+// What was placed at workers that had died, before the coordinator detected it: nothing is in it, and the
+// next coordinator cannot tell that.
 static void placed_at_the_dead_dies(void)
 {
     const struct coordinator *c = chaos.wrong ? NULL : chaos.cluster->coordinator;
@@ -243,7 +243,7 @@ static void downgrade(struct sim_worker *worker, enum age age)
         return; // what it has in its files is still to count
     if (worker->loop)
         lose_worker(worker, DEAD);
-    sim_files_end(&worker->files); // of which an older build knows nothing
+    sim_files_end(&worker->files); // of which an older build has no notion
     sim_files_init(&worker->files);
     chaos.ages[worker->name[1] - '0'] = age;
     sim_worker_start(worker);
@@ -270,8 +270,8 @@ static bool holds_rows(const struct sim_worker *worker)
     return false;
 }
 
-// A call for the process before it may reach one. It is no holder all the same, and nobody waits for it: it has the rows
-// of its files at most.
+// A call for the process before it may reach one. It is not a holder all the same, and no call waits for it:
+// it has the rows of its files at most.
 bool chaos_old_builds_are_out(void)
 {
     const struct coordinator *c = chaos.cluster->coordinator;
@@ -287,7 +287,7 @@ bool chaos_old_builds_are_out(void)
     return out;
 }
 
-// A client that nobody knows: it is told why it is refused, or that nobody is there.
+// A client with no session: it gets the reason why it is refused, or an error that nothing answers.
 static void old_client(void)
 {
     const struct sim_cluster *cluster = chaos.cluster;
@@ -304,8 +304,8 @@ static void old_client(void)
     sim_client_free(client);
 }
 
-// Held is only what a worker does beside its loop in truth, too: the others are done as they come, in the order of
-// their link, so none can come into force after a later one.
+// Held is only what a worker does beside its loop in truth, too: the others are done as they come, in the
+// order of their link, so none can come into force after a later one.
 static void refuse(const struct sim_worker *worker, enum sim_verdict verdict)
 {
     static const uint32_t methods[] = {METHOD(ROWS_PREPARE), METHOD(CHUNK_COPY),   METHOD(CHUNK_PUT),
@@ -348,7 +348,7 @@ static void coordinator_anew(bool kill)
     hear_registers();
 }
 
-// A coordinator that starts again knows nothing of it: what the store has of quotas, other tests look at.
+// A restarted coordinator does not have it: what the store has of quotas, other tests look at.
 static void set_quota(enum coordinator_quota_kind kind)
 {
     static const uint64_t most[COORDINATOR_QUOTAS] = {1 << 16, 8, 300, 6, 5, 3};
@@ -374,7 +374,8 @@ static void run_a_while(uint64_t most_ns)
     chaos_check_all();
 }
 
-// It ends, or begins to, and a supervisor starts the next one at once, again and again until that one has the store.
+// It ends, or begins to, and a supervisor starts the next one at once, again and again until that one has the
+// store.
 static void supervise(void)
 {
     enum { KILLED, STOPPED, STOPPED_SLOWLY, KILLED_WHILE_IT_STOPS, HOWS };
@@ -420,8 +421,8 @@ static bool is_asked(const struct sim_worker *worker)
     return w && w->state == COORDINATOR_WORKER_JOINING && w->listed && w->listed != UINT64_MAX;
 }
 
-// Truncates and what else clients do wait for the store, and a worker comes back meanwhile: the same process, or another
-// one. It is being asked what it holds when they become durable.
+// Truncates and what else clients do wait for the store, and a worker comes back meanwhile: the same process,
+// or another one. It is being asked what it holds when they become durable.
 static void come_back(struct sim_worker *worker)
 {
     const struct sim_cluster *cluster = chaos.cluster;
@@ -444,15 +445,15 @@ static void come_back(struct sim_worker *worker)
     sim_disk_stall(SIM_DISK_PATH, false);
 }
 
-// One that nobody has heard of, without anything.
+// A session that is in no store, without anything.
 static void join(void)
 {
     if (chaos.n_workers < chaos.cluster->options.workers)
         sim_worker_start(chaos.cluster->workers[chaos.n_workers++]);
 }
 
-// Between a worker and another process: for those two until it is healed; or of the links that are there now alone, a
-// client's, too, for as long as they are there.
+// Between a worker and another process: for those two until it is healed; or of the links that are there now
+// alone, a client's, too, for as long as they are there.
 static void swallow(const struct common_loop *a, const struct common_loop *b)
 {
     uint64_t ways = 1 + sim_random(3);

@@ -5,13 +5,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
-#include "proto/spec.h"
+#include "proto/model/spec.h"
 
 static struct coordinator_sessions *sessions(void)
 {
@@ -38,7 +38,7 @@ static bool counts_at(const struct coordinator_chunk *chunk, uint32_t worker)
     return false;
 }
 
-// Nobody uses it, and the store does not know yet: a coordinator that starts anew would.
+// It is not in use, and not in the store yet: a restarted coordinator would use it.
 static bool is_being_struck(const struct coordinator_chunk *chunk, uint32_t worker)
 {
     for (uint32_t i = 0; chunk && i < coordinator_chunk_copies(chunk); i++)
@@ -51,7 +51,7 @@ bool chaos_is_tainted(const struct model *m)
 {
     const struct coordinator_session *s =
         sessions() && chaos.n_flips ? coordinator_session_any(sessions(), m->id) : NULL;
-    bool tainted = chaos.n_flips && !s; // nobody says which chunks it has
+    bool tainted = chaos.n_flips && !s; // there is no record of which chunks it has
     for (uint32_t i = 0; i < chaos.n_flips && s; i++)
         tainted = tainted || chunk_in(s, &chaos.flips[i]);
     return tainted;
@@ -59,7 +59,7 @@ bool chaos_is_tainted(const struct model *m)
 
 // ---- the end of one -----------------------------------------------------------------------------
 
-// All copies have been compared since it was asked for: this one was struck off everywhere, or is right again.
+// All copies have been compared since it was asked for: this one was removed everywhere, or is right again.
 static void flip_over(uint32_t at)
 {
     const struct flip flip = chaos.flips[at];
@@ -75,7 +75,8 @@ static void flip_over(uint32_t at)
     }
 }
 
-// True: it is over. One session that has the chunk speaks for all: what is struck off for it is for the others.
+// True: it is over. One session that has the chunk speaks for all: what is removed for it is removed for the
+// others.
 static bool look_at(struct flip *flip, bool at_once)
 {
     const struct coordinator_sessions *all = sessions();

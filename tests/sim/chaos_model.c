@@ -6,14 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/sync/repair.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 struct chaos chaos;
 
@@ -155,7 +155,8 @@ void chaos_not_lost(struct lost *lost, uint64_t chunk)
     lost->prepared *= lost->prepared != chunk;
 }
 
-// Whether the holder has said what is left of its files, and has all that counts, as far as the coordinator can tell.
+// Whether the holder has said what is left of its files, and has all that counts, as far as the coordinator
+// can tell.
 static bool is_heard(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
                      uint32_t copy)
 {
@@ -166,7 +167,7 @@ static bool is_heard(const struct coordinator_session *s, const struct coordinat
            !chunk->lost && !(chunk->gone & 1u << copy) && !coordinator_session_in_doubt(s, w);
 }
 
-// Of a chunk that was empty its holder has a whole copy again once it has been told.
+// Of a chunk that was empty its holder has a whole copy again once it has its layout.
 static bool is_dead(struct model *m, const struct coordinator_session *s,
                     const struct coordinator_chunk *chunk, uint32_t copy)
 {
@@ -342,8 +343,8 @@ static void start_commit(struct model *m, uint32_t layer, uint64_t first, uint32
         sim_commit_rows(chaos_a_client(), m->id, layer, first, rows, &m->value[layer][first], CHUNK_TOKENS);
 }
 
-// What was put is committed; now and then another commit of more than that is under way at the same time, which
-// finds a hole, or not.
+// What was put is committed; now and then another commit of more than that is under way at the same time,
+// which finds a hole, or not.
 void chaos_start_commits(const struct op *put)
 {
     struct model *m = put->m;
@@ -407,7 +408,7 @@ void chaos_start_rows(const struct op *look)
     struct op *op = chaos_op_new(ROWS, look->m, look->layer, look->first, look->rows);
     op->ticket_until_ns = look->start_ns + sim_opened_life(look->call);
     op->cuts = look->cuts;
-    op->tainted = op->tainted || look->tainted; // a holder keeps what is struck off until it is told so
+    op->tainted = op->tainted || look->tainted; // a holder keeps what is removed until it receives that
     op->call = sim_read_rows(chaos_a_client(), look->call, op->layer, op->first, op->rows,
                              (uint32_t)sim_random(chaos.n_workers));
 }

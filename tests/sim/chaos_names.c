@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 struct text {
     char bytes[16];
@@ -104,7 +104,7 @@ void chaos_start_creates(void)
         chaos_start_create(name);
 }
 
-// Somebody has forgotten that this one was made, or has not heard of it.
+// Its maker has forgotten that it made this one, or got no answer.
 void chaos_start_create_again(struct model *m)
 {
     if (m->key)
@@ -144,7 +144,7 @@ struct model *chaos_made(const struct op *op)
     return m;
 }
 
-// Somebody made it who was not told. What is in it nobody knows: it is deleted.
+// Its maker got no answer. What is in it is not recorded: it is deleted.
 static void found_stranger(const struct op *op)
 {
     struct name *name = &chaos.names[op->name];
@@ -170,7 +170,7 @@ static void found(const struct op *op)
         chaos_violated(op, "a deleted session has its name still");
 }
 
-// Whoever was not told whether it has made something asks again, with the key.
+// A client without an answer to a creation asks again, with the key.
 static bool starts_again(const struct op *op)
 {
     const struct model *m = op->m;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial answers of chaos_test: what is declared was at nobody at some moment of the call, and the mean is of exactly
-// the rest.
+// Partial answers of chaos_test: what is declared had no copy at some moment of the call, and the mean is of
+// exactly the rest.
 #include "tests/sim/chaos.h"
 
 #include <math.h>
 #include <stdio.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"

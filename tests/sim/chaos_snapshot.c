@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots and restores of chaos_test, by a client of their own: libbanyan as it is (sim_caller.h), with the decisions of
-// 'session snapshot' and 'session restore' (client/snapshot/snapshot_session.h). What these do with files is left out.
+// Snapshots and restores of chaos_test, by a client of their own: libbanyan as it is (sim_caller.h), with the
+// decisions of 'session snapshot' and 'session restore' (client/snapshot/snapshot_session.h). What these do
+// with files is left out.
 #include "tests/sim/chaos_snapshot.h"
 
 #include <inttypes.h>
@@ -8,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/internal.h"
-#include "common/clock.h"
-#include "common/hash.h"
+#include "client/lib/core/internal.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
@@ -30,7 +31,7 @@ void chaos_choose_snapshots(struct coordinator_options *options)
 
 // ---- what may be refused ----------------------------------------------------------------------------------
 
-// Time goes on while a snapshot is taken: copies may have been struck off since all of this was looked at last.
+// Time goes on while a snapshot is taken: copies may have been removed since all of this was looked at last.
 bool chaos_snapshot_lost(const struct model *m)
 {
     chaos_look_for_losses();
@@ -47,7 +48,8 @@ bool chaos_snapshot_cut(void)
     return it->unsure || it->of->cuts != it->cuts;
 }
 
-// What is said to be lost was never acknowledged: a chunk was placed at a worker that had not heard of it when it was killed.
+// What is reported as lost was never acknowledged: a chunk was placed at a worker that was killed before it
+// received that.
 static bool nothing_is_lost(const banyan_error *error)
 {
     for (uint32_t i = 0; i < error->n_ranges && chaos.lives; i++)
@@ -59,7 +61,7 @@ static bool nothing_is_lost(const banyan_error *error)
     return chaos.lives && error->n_ranges;
 }
 
-// Since it was used last. While a ticket is good it counts as used; a coordinator that starts anew knows of none.
+// Since it was used last. While a ticket is good it counts as used; a restarted coordinator has none of them.
 static uint64_t pin_lasts_ns(void)
 {
     const struct coordinator *c = chaos.cluster->coordinator;
@@ -166,7 +168,7 @@ static void end(void)
     it->form = NULL;
 }
 
-// Nothing of what it had in hand goes out any more, and nobody deletes its pin.
+// Nothing of what it had in hand goes out any more, and its pin is not deleted.
 static void die(void)
 {
     if (chaos.verbose)
@@ -292,7 +294,7 @@ void chaos_snapshot_calm(void)
     }
 }
 
-// Nobody uses them: they were deleted, or their clients are dead.
+// They are not in use: they were deleted, or their clients are dead.
 void chaos_pins_are_gone(void)
 {
     const struct coordinator_sessions *sessions = &chaos.cluster->coordinator->sessions;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of chaos_test's snapshots: what their client does (chaos_snapshot.c), and the rows (chaos_snapshot_rows.c).
+// The inside of chaos_test's snapshots: what their client does (chaos_snapshot.c), and the rows
+// (chaos_snapshot_rows.c).
 #ifndef TESTS_SIM_CHAOS_SNAPSHOT_H
 #define TESTS_SIM_CHAOS_SNAPSHOT_H
 
@@ -17,7 +18,7 @@ struct snapshotter {
     enum stage stage;
     uint32_t n;                   // that have begun in this life
     struct model *of;             // the session
-    struct model *pin;            // NULL: there is none, or nobody knows its session
+    struct model *pin;            // NULL: there is none, or its session has no record
     struct model *made;           // likewise; what is restored
     struct model *fresh;          // a session that has just been restored
     bool calm;                    // nothing disturbs it
@@ -44,7 +45,7 @@ void chaos_snapshot_restore(const banyan_spec *spec); // MAKING, FILLING; then i
 
 // A call has failed: its code is one that the stage allows, or the run ends.
 void chaos_snapshot_refused(const banyan_error *error);
-// What it was told says nothing: it is dead, or has asked another store.
+// Its answer does not count: it is dead, or has asked another store.
 bool chaos_snapshot_excused(void);
 bool chaos_snapshot_cut(void);                           // the session was truncated since, or may have been
 bool chaos_snapshot_lost(const struct model *m);         // rows of it may be; NULL is allowed

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a snapshot: pinned, read and compared with what clients know of the session; and put into a new one.
+// The rows of a snapshot: pinned, read and compared with what clients know of the session; and put into a new
+// one.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/internal.h"
-#include "client/lib/seals.h"
-#include "common/clock.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/rows/seals.h"
+#include "common/base/clock.h"
 #include "coordinator/session/layout.h"
 #include "coordinator/session/session.h"
 #include "coordinator/session/table.h"
@@ -45,7 +46,7 @@ static void note_seals(void)
             it->sealed[s->layout.chunks[i].index] = s->layout.chunks[i].seal != 0;
 }
 
-// It is as long as what was acknowledged before it began, and has nothing that nobody wrote.
+// It is as long as what was acknowledged before it began, and has nothing that no client wrote.
 static void pinned(const banyan_session *session, uint64_t length, uint64_t floor)
 {
     const struct model *m = it->of;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who watches the sessions of chaos_test, beside those who make their steps.
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/watch.h"
 #include "tests/sim/chaos.h"

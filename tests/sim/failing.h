@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included before everything else where common, proto, reduce and worker are built for tests without memory: what they allocate
-// may be refused. The coordinator's own small objects may not (docs/internals/architecture.md, "Memory").
+// Included before everything else where common, proto, reduce and worker are built for tests without memory:
+// what they allocate may be refused. The coordinator's own small objects may not
+// (docs/internals/architecture.md, "Memory").
 #ifndef TESTS_SIM_FAILING_H
 #define TESTS_SIM_FAILING_H
 
@@ -8,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The test's own, asked once for each allocation: sim_memory.c, by chance; worker/disk_memory_test.c, by their number.
+// The test's own, asked once for each allocation: sim_memory.c, by chance; worker/disk_memory_test.c, by
+// their number.
 bool failing_refuses(void);
 
 #define COMMON_BLOCK_UNKEPT // else what is refused would depend on what has run before

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Callers' threads (sim_caller.h), and in their place what client/lib/wait.c has for real ones.
+// Callers' threads (sim_caller.h), and in their place what client/lib/core/wait.c has for real ones.
 #include "tests/sim/sim_caller.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <ucontext.h>
 
-#include "client/lib/internal.h"
+#include "client/lib/core/internal.h"
+#include "client/lib/core/wait.h"
 #include "proto/nng_probe.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_event.h"
@@ -29,7 +30,7 @@ static _Alignas(64) char stack[STACK_BYTES];
 
 // ---- from one stack to the other ------------------------------------------------------------------------
 
-// The address sanitizer is told of each change of stacks.
+// The address sanitizer must see each change of stacks.
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 static const void *world_stack;
@@ -131,14 +132,14 @@ void client_wait_signal(struct client_wait *wait)
 
 void client_wait_for(struct client_wait *wait)
 {
-    assert(sim_is_caller); // nobody else may block
+    assert(sim_is_caller); // no other thread may block
     the_caller->waits = wait;
     while (!atomic_load(&wait->done))
         to_world(the_caller);
     the_caller->waits = NULL;
 }
 
-// Why nobody answers over nng, which is not here.
+// Why nothing answers over nng, which is not here.
 void proto_nng_probe(const struct proto_endpoint *endpoint, uint64_t time_ns, char out[COMMON_ERROR_BYTES])
 {
     (void)endpoint, (void)time_ns;

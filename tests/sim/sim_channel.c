@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calling end of the simulated transport: as proto/stream_channel.c, over a simulated link.
+// The calling end of the simulated transport: as proto/stream/stream_channel.c, over a simulated link.
 //
 //   BACKOFF --timer--> DIALLING --accepted--> READY
 //      ^______________any loss or refusal_______|
@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "proto/stream_hello.h"
-#include "proto/transport.h"
+#include "common/base/clock.h"
+#include "proto/rpc/transport.h"
+#include "proto/stream/stream_hello.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_dial.h"
 #include "tests/sim/sim_link.h"
@@ -38,7 +38,8 @@ static void retreat(struct sim_dial *s, enum common_code code, const char *text)
         channel->state_fn(channel->state_arg, false);
     if (!channel->closing)
         proto_channel_fail_sent(channel, COMMON_UNAVAILABLE, why);
-    // A peer that is not there may come; one that refuses us will refuse those who wait, too (proto/stream_channel.c).
+    // A peer that is not there may come; one that refuses us will refuse those who wait, too
+    // (proto/stream/stream_channel.c).
     if (!channel->closing && code != COMMON_UNAVAILABLE && !was_ready)
         proto_channel_fail_waiting(channel, code, why);
     proto_channel_unref(channel);
@@ -53,7 +54,7 @@ static void become_ready(struct sim_dial *s)
     s->backoff_ns = BACKOFF_MIN_NS;
     common_timer_stop(s->timer);
     proto_channel_ref(channel);
-    proto_channel_drain(channel); // those who waited come before those who are told
+    proto_channel_drain(channel); // those who waited come before those who get an answer
     if (!channel->closing && channel->state_fn && s->state == SIM_READY)
         channel->state_fn(channel->state_arg, true);
     proto_channel_unref(channel);
@@ -236,7 +237,7 @@ const struct proto_channel_ops proto_stream_channel_ops = {
     .lose = dial_lose,
 };
 
-// Another object, so that rpc_channel.c tells them apart: credentials travel with each call.
+// Another object, so that rpc_channel.c can distinguish them: credentials travel with each call.
 const struct proto_channel_ops proto_nng_channel_ops = {
     .open = dial_open,
     .close = dial_close,

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lib/internal.h"
-#include "common/clock.h"
-#include "proto/rows_sum.h"
-#include "proto/status.h"
+#include "client/lib/core/internal.h"
+#include "common/base/clock.h"
+#include "proto/rpc/status.h"
+#include "proto/sums/rows_sum.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_client_calls.h"
 #include "tests/sim/sim_event.h"
@@ -179,7 +179,7 @@ uint64_t sim_opened_life(const struct sim_call *opened)
     return opened->opened->life_ns;
 }
 
-// Nothing is declared to who has not asked. The ranges are the last tensor.
+// Nothing is declared to a client that has not asked. The ranges are the last tensor.
 static void take_missing(struct sim_call *call, const Banyan__Pb__AttendItemResult *m,
                          const struct proto_message *message)
 {
@@ -579,8 +579,8 @@ struct sim_call *sim_commit_rows(struct sim_client *client, uint64_t session, ui
     return call_start(client, METHOD(ATTACH_COMMIT), &m.base, NULL, 0);
 }
 
-// Tensors of so many rows, whose bytes the client keeps: a call borrows them until its reply. values: of each row;
-// NULL: all have `value`.
+// Tensors of so many rows, whose bytes the client keeps: a call borrows them until its reply. values: of each
+// row; NULL: all have `value`.
 static void tensors_of(struct sim_client *client, uint32_t rows, const float *values, float value,
                        struct common_slice slices[3], struct proto_tensor_out tensors[3])
 {

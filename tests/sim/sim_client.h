@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client of a simulation: a process with a channel to the coordinator. Each operation is one call, made at once
-// and ended later: a sim_call records how. Calls belong to the client and live until sim_client_free.
+// A client of a simulation: a process with a channel to the coordinator. Each operation is one call, made at
+// once and ended later: a sim_call records how. Calls belong to the client and live until sim_client_free.
 #ifndef TESTS_SIM_SIM_CLIENT_H
 #define TESTS_SIM_SIM_CLIENT_H
 
@@ -8,10 +8,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/loop.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
 #include "proto/banyan.pb-c.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct sim_client;
 struct sim_opened;
@@ -61,7 +61,8 @@ struct sim_call *sim_call_start(struct sim_client *client, uint32_t method, cons
                                 sim_take_reply_fn take);
 
 struct sim_client *sim_client_new(const char *coordinator, const char *token);
-// Calls from now on go to this coordinator; those under way stay where they are. The endpoint is kept, not copied.
+// Calls from now on go to this coordinator; those under way stay where they are. The endpoint is kept, not
+// copied.
 void sim_client_direct(struct sim_client *client, const char *coordinator);
 void sim_client_free(struct sim_client *client); // calls under way end with CANCELLED; NULL is allowed
 struct common_loop *sim_client_loop(struct sim_client *client);
@@ -69,8 +70,8 @@ struct common_loop *sim_client_loop(struct sim_client *client);
 // Deadline of the calls made from now on; 10 s at the beginning.
 void sim_client_deadline(struct sim_client *client, uint64_t ns);
 
-// Dimension of K and V in the calls made from now on, and of the sessions that they make; 4 at the beginning. Rows
-// of 128 make an append be cut into bands of some 250.
+// Dimension of K and V in the calls made from now on, and of the sessions that they make; 4 at the beginning.
+// Rows of 128 make an append be cut into bands of some 250.
 void sim_client_dim(struct sim_client *client, uint32_t dim);
 
 // An append has failed and never comes back; else it may yet be there, as a whole.
@@ -113,7 +114,8 @@ struct sim_call *sim_truncate_after(struct sim_client *client, uint64_t session,
 struct sim_call *sim_settle(struct sim_client *client, uint64_t session, uint64_t after, uint64_t cut);
 struct sim_call *sim_fork(struct sim_client *client, uint64_t session, uint64_t length, const char *name);
 struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count);
-// A ticket to read rows with, and where they are; then the rows, of each chunk from its holder number copy % holders.
+// A ticket to read rows with, and where they are; then the rows, of each chunk from its holder number copy %
+// holders.
 struct sim_call *sim_read_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count);
 uint64_t sim_opened_life(const struct sim_call *opened); // of the ticket, from the answer on
 struct sim_call *sim_read_rows(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
@@ -122,9 +124,9 @@ struct sim_call *sim_read_rows(struct sim_client *client, const struct sim_call 
 struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
                             uint64_t count);
 
-// The client's part of an attach, after sim_open has answered: puts the rows, with values as sim_append's, straight
-// to the workers that the answer names. It ends when all puts have; its code is the first failure's.
-// It puts rows to the first holder of each chunk alone, as a client would that knows no others.
+// The client's part of an attach, after sim_open has answered: puts the rows, with values as sim_append's,
+// straight to the workers that the answer names. It ends when all puts have; its code is the first failure's.
+// It puts rows to the first holder of each chunk alone, as a client would that has no others.
 void sim_client_one_holder(struct sim_client *client, bool on);
 
 // Attends made from now on take partial answers (AttendItem.allow_partial).
@@ -133,8 +135,8 @@ void sim_client_partial(struct sim_client *client, bool on);
 struct sim_call *sim_put(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
                          uint64_t first, uint64_t count, float value);
 
-// One item. All K are 1, and all V of an append are `value`: so o of a row is the mean of the values that it sees. A
-// read sees all below its position + 1.
+// One item. All K are 1, and all V of an append are `value`: so o of a row is the mean of the values that it
+// sees. A read sees all below its position + 1.
 struct sim_call *sim_append(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
                             uint32_t rows, float value);
 struct sim_call *sim_read(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "proto/rows_sum.h"
+#include "common/base/clock.h"
+#include "proto/sums/rows_sum.h"
 
 struct part { // of a read: rows of one chunk
     struct sim_call *call;

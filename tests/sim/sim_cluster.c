@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/place/placing.h"
 #include "coordinator/session/session.h"
 #include "coordinator/state.h"
-#include "proto/transport.h"
+#include "proto/rpc/transport.h"
 #include "tests/sim/sim_edges.h"
 
 enum { FIRST_WORKER_PORT = 7100 };
@@ -237,8 +237,8 @@ bool sim_quotas_counted(const struct sim_cluster *cluster)
 {
     const struct coordinator *c = cluster->coordinator;
     uint64_t connections = 0;
-    for (const struct proto_list *at = c->server->callers.next; at != &c->server->callers; at = at->next)
-        connections += proto_list_entry(at, struct proto_caller, link)->entered;
+    for (const struct common_list *at = c->server->callers.next; at != &c->server->callers; at = at->next)
+        connections += common_list_entry(at, struct proto_caller, link)->entered;
     for (uint32_t t = 0; t < c->quotas.n; t++) {
         uint64_t sessions = 0, bytes = 0;
         const struct coordinator_use *use = c->quotas.all[t];

@@ -11,7 +11,7 @@
 #ifndef TESTS_SIM_SIM_CLUSTER_H
 #define TESTS_SIM_SIM_CLUSTER_H
 
-#include "common/secret.h"
+#include "common/secure/secret.h"
 #include "coordinator/coordinator.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_client.h"
@@ -39,7 +39,7 @@ struct sim_cluster_options {
     bool syncs;             // some of their processes with --fsync always
     uint64_t scrub_ns;      // and read them once in this time
     bool second;            // workers know both endpoints of the coordinator
-    size_t inventory_bytes; // of a page of their inventories; 0: as ever
+    size_t inventory_bytes; // of a page of their inventories; 0: the usual
     // Changes the coordinator's options before each start; NULL: defaults with heartbeats of 100 ms.
     void (*tune)(struct coordinator_options *options);
 };
@@ -74,21 +74,22 @@ void sim_cluster_start(struct sim_cluster *cluster);
 // The coordinator alone. Fails as coordinator_new does.
 enum common_code sim_coordinator_start(struct sim_cluster *cluster, struct common_error *err);
 
-// Kills it as SIGKILL does: nothing more goes out, links close, what was not durable is lost. What is in memory
-// is freed, on simulated time that stands still.
+// Kills it as SIGKILL does: nothing more goes out, links close, what was not durable is lost. What is in
+// memory is freed, on simulated time that stands still.
 void sim_coordinator_kill(struct sim_cluster *cluster);
 
 // Ends it as SIGTERM does: calls are answered, the store is written.
 void sim_coordinator_stop(struct sim_cluster *cluster);
 
-// SIGTERM while its disk is slow, or it is stopped: it serves no more calls, writes what it was given in the disk's own
-// time, and has the store for so much longer.
+// SIGTERM while its disk is slow, or it is stopped: it serves no more calls, writes what it was given in the
+// disk's own time, and has the store for so much longer.
 void sim_coordinator_stop_slowly(struct sim_cluster *cluster, uint64_t ns);
-// Another process on the same store, at the other endpoint: a supervisor's next one. Fails as coordinator_new does, while
-// the old one has the store (FAILED_PRECONDITION). If not, it is the active one, and clients are to be redirected to
-// cluster->coordinators[cluster->active].endpoint.
+// Another process on the same store, at the other endpoint: a supervisor's next one. Fails as coordinator_new
+// does, while the old one has the store (FAILED_PRECONDITION). If not, it is the active one, and clients are
+// to be redirected to cluster->coordinators[cluster->active].endpoint.
 enum common_code sim_next_start(struct sim_cluster *cluster, struct common_error *err);
-// One that has had SIGTERM: whether it is still there, which is looked at now, and SIGKILL; nothing when none is.
+// One that has had SIGTERM: whether it is still there, which is looked at now, and SIGKILL; nothing when none
+// is.
 bool sim_old_runs(struct sim_cluster *cluster);
 void sim_old_kill(struct sim_cluster *cluster);
 
@@ -100,7 +101,8 @@ bool sim_tokens_counted(const struct sim_cluster *cluster);
 // Likewise what tenants have in use of their quotas: sessions, room of chunks, steps and connections.
 bool sim_quotas_counted(const struct sim_cluster *cluster);
 
-// Waits until the call is done, at most 60 s of simulated time. Returns its code; COMMON_IN_PROGRESS: it is not.
+// Waits until the call is done, at most 60 s of simulated time. Returns its code; COMMON_IN_PROGRESS: it is
+// not.
 enum common_code sim_wait(struct sim_call *call);
 
 // Ends everything and asserts that every call of the client came to its end once.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dialling end's state: the acceptor reads who dials from it, where the real transport has a packed hello.
-// Private to the simulator.
+// The dialling end's state: the acceptor reads who dials from it, where the real transport has a packed
+// hello. Private to the simulator.
 #ifndef TESTS_SIM_SIM_DIAL_H
 #define TESTS_SIM_SIM_DIAL_H
 
-#include "proto/transport.h"
+#include "proto/rpc/transport.h"
 #include "tests/sim/sim_link.h"
 
 enum sim_dial_state { SIM_BACKOFF, SIM_DIALLING, SIM_READY };

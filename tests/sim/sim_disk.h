@@ -65,9 +65,9 @@ enum {
     SIM_TABLES
 };
 
-// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _FOLLOWER, _SEAL, _RANGE, _KEY,
-// _CUT, _FLOOR, _DRAIN, _TENANT, _TOKEN or _QUOTA.
-struct sim_rows { // of one session; in a table that knows none: all
+// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _FOLLOWER,
+// _SEAL, _RANGE, _KEY, _CUT, _FLOOR, _DRAIN, _TENANT, _TOKEN or _QUOTA.
+struct sim_rows { // of one session; in a table without sessions: all
     uint64_t session;
     struct sim_op **rows; // owned
     size_t n, cap;

@@ -5,17 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MACHINES = 8, STATES = COORDINATOR_MACHINE_STATES };
+enum { MACHINES = 32, STATES = COMMON_MACHINE_STATES };
 
 struct taken {
-    const struct coordinator_machine *machine;
+    const struct common_machine *machine;
     uint32_t here[STATES][STATES]; // in this world
     bool ever[STATES][STATES], shown[STATES][STATES];
 };
 
 static struct taken machines[MACHINES];
 
-static struct taken *taken_of(const struct coordinator_machine *machine)
+static struct taken *taken_of(const struct common_machine *machine)
 {
     int i = 0;
     while (i < MACHINES && machines[i].machine && machines[i].machine != machine)
@@ -32,7 +32,7 @@ void sim_edges_begin(void)
         memset(machines[i].here, 0, sizeof machines[i].here);
 }
 
-void coordinator_machine_move(const struct coordinator_machine *machine, unsigned from, unsigned to)
+void common_machine_move(const struct common_machine *machine, unsigned from, unsigned to)
 {
     struct taken *taken = taken_of(machine);
     if (!(machine->next[from] & (1u << to))) {
@@ -44,7 +44,7 @@ void coordinator_machine_move(const struct coordinator_machine *machine, unsigne
     taken->ever[from][to] = true;
 }
 
-static unsigned state_of(const struct coordinator_machine *machine, const char *name)
+static unsigned state_of(const struct common_machine *machine, const char *name)
 {
     for (unsigned i = 0; i < machine->n; i++)
         if (!strcmp(machine->states[i], name))
@@ -53,7 +53,7 @@ static unsigned state_of(const struct coordinator_machine *machine, const char *
     abort();
 }
 
-uint32_t sim_edge_taken(const struct coordinator_machine *machine, const char *from, const char *to)
+uint32_t sim_edge_taken(const struct common_machine *machine, const char *from, const char *to)
 {
     struct taken *taken = taken_of(machine);
     unsigned f = state_of(machine, from), t = state_of(machine, to);
@@ -65,7 +65,7 @@ uint32_t sim_edge_taken(const struct coordinator_machine *machine, const char *f
     return taken->here[f][t];
 }
 
-uint32_t sim_edges_missing(const struct coordinator_machine *machine)
+uint32_t sim_edges_missing(const struct common_machine *machine)
 {
     const struct taken *taken = taken_of(machine);
     uint32_t missing = 0;

@@ -6,12 +6,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
+#include "common/loop/loop.h"
 
 enum sim_kind { SIM_POST, SIM_TIMER, SIM_DEFERRED, SIM_WIRE, SIM_DISK, SIM_TEAM, SIM_FILES };
 
-// Lives inside the object that it belongs to: init once, arm and cancel as often as one likes, cancelled before
-// the memory goes.
+// Lives inside the object that it belongs to: init once, arm and cancel as often as one likes, cancelled
+// before the memory goes.
 struct sim_event {
     uint64_t at_ns, seq;
     uint32_t place;           // in the queue, from 1; 0: not armed; SIM_EVENT_HELD: its loop is frozen
@@ -27,9 +27,10 @@ struct sim_event {
 
 void sim_event_init(struct sim_event *event, enum sim_kind kind, struct common_loop *loop, const void *lane,
                     common_loop_fn fn, void *arg);
-void sim_event_arm(struct sim_event *event, uint64_t at_ns); // an armed one is armed anew; never in the past
+void sim_event_arm(struct sim_event *event, uint64_t at_ns); // an armed one is armed again; never in the past
 void sim_event_cancel(struct sim_event *event);
-// Runs the next event from inside one, unless that is later than whoever runs events wants to go. False: none.
+// Runs the next event from inside one, unless that is later than the time to which events are being run.
+// False: none.
 bool sim_step_within(void);
 static inline bool sim_event_armed(const struct sim_event *event)
 {
@@ -54,7 +55,7 @@ const struct common_loop *sim_process_running(void); // whose event runs; NULL: 
 // A thread of an application has the one thread now (sim_caller.h): no loop is its own.
 extern bool sim_is_caller;
 
-// Whoever has things that must be gone at sim_end counts them here.
+// Objects that must be gone at sim_end are counted here.
 extern uint64_t sim_alive;
 
 // At the beginning of a world: what an earlier one left (because its test failed) is forgotten and leaked.

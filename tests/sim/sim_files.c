@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 struct handle {
     struct worker_files base;
@@ -15,8 +15,8 @@ struct handle {
     uint64_t life;
 };
 
-// A worker's disk threads run beside each other. Held by one call at a time, and not while `beside` and `syncing` run, which may
-// wait for another call. Recursive: what lists a folder may read in it.
+// A worker's disk threads run beside each other. Held by one call at a time, and not while `beside` and
+// `syncing` run, which may wait for another call. Recursive: what lists a folder may read in it.
 static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 static bool lock(void)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory of a worker's store in memory (worker/disk/files.h), with all that can happen to one: it becomes full, its
-// reader dies, the machine loses its power, and bytes of it change. Needs nothing of the simulator.
+// The directory of a worker's store in memory (worker/files/files.h), with all that can happen to one: it
+// becomes full, its reader dies, the machine loses its power, and bytes of it change. Needs nothing of the
+// simulator.
 #ifndef TESTS_SIM_SIM_FILES_H
 #define TESTS_SIM_SIM_FILES_H
 
@@ -8,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/disk/files.h"
+#include "worker/files/files.h"
 
 struct sim_file {
     char name[64];
@@ -43,7 +44,7 @@ struct sim_files { // the directory
     uint64_t no_reads_from; // the read that fails with EMFILE, as where a process has no descriptor left
     uint64_t no_reads_to;   // and those after it, up to this one; 0: none
     void (*beside)(void);   // called before each call; NULL: nothing is
-    void (*syncing)(void);  // likewise, in the midst of each sync of a file: it takes what this takes
+    void (*syncing)(void);  // likewise, during each sync of a file: it takes what this takes
 };
 
 void sim_files_init(struct sim_files *directory);
@@ -52,8 +53,9 @@ struct worker_files *sim_files_open(struct sim_files *directory);
 
 // The process that has handles dies: what it still does changes nothing.
 void sim_files_kill(struct sim_files *directory);
-// And the machine with it: of what was not synced a part that `chance` says is gone, here and there a sector of it alone.
-// Of names the last changes are taken back, in the order of a journal: with files that had gone, or had been replaced.
+// And the machine with it: of what was not synced a part that `chance` says is gone, here and there a sector
+// of it alone. Of names the last changes are taken back, in the order of a journal: with files that had gone,
+// or had been replaced.
 void sim_files_power(struct sim_files *directory, uint64_t chance);
 // Flips one bit of one file with this in its name. False: there are no bytes.
 bool sim_files_flip(struct sim_files *directory, const char *part, uint64_t chance);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// coordinator/store/hold_file.h on simulated disks: locks that all processes of the world see. A process that is killed
-// gives its own back with its store (sim_store.c), as the kernel does.
+// coordinator/store/hold_file.h on simulated disks: locks that all processes of the world see. A process that
+// is killed gives its own back with its store (sim_store.c), as the kernel does.
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>

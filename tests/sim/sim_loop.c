@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// common/loop.h and common/clock.h over the events of a simulated world.
-#include "common/loop.h"
+// common/loop/loop.h and common/base/clock.h over the events of a simulated world.
+#include "common/loop/loop.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_event.h"
 

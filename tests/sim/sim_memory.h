@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that is refused: of what a coordinator or a worker of chaos_memory_test asks for (failing.h), one in so many allocations.
+// Memory that is refused: of what a coordinator or a worker of chaos_memory_test asks for (failing.h), one in
+// so many allocations.
 #ifndef TESTS_SIM_SIM_MEMORY_H
 #define TESTS_SIM_SIM_MEMORY_H
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_link.h"
 
@@ -82,7 +82,7 @@ static bool same_place(const struct sim_place *a, const struct sim_place *b)
     return a->name[0] || b->name[0] ? strcmp(a->name, b->name) == 0 : a->loop == b->loop;
 }
 
-static bool is_at(const struct sim_place *place, const struct sim_place *other) // nobody named: anybody
+static bool is_at(const struct sim_place *place, const struct sim_place *other) // none named: any
 {
     return (!place->loop && !place->name[0]) || same_place(place, other);
 }
@@ -244,7 +244,8 @@ static void link_unref(struct sim_link *link)
     free(link);
 }
 
-// Its first message does not arrive. Of a dial the listener never hears; of an end that has closed the other one is not told.
+// Its first message does not arrive. Of a dial the listener sees nothing; of an end that has closed the other
+// one gets no message.
 static void swallow(struct sim_way *way)
 {
     struct sim_link *link = way->link;
@@ -299,7 +300,7 @@ static void deliver(void *arg)
 static void push(struct sim_way *way, struct sim_message *message)
 {
     struct sim_link *link = way->link;
-    if (!link->owners[way->to]) { // nobody is there any more
+    if (!link->owners[way->to]) { // the side is gone
         sim_message_free(message);
         return;
     }
@@ -418,7 +419,7 @@ static void way_break(struct sim_way *way)
     if (!way->link->owners[way->to])
         return;
     bool dialling = way->head && way->head->kind == SIM_DIAL;
-    if (dialling) { // the listener has not heard of it, and will not
+    if (dialling) { // the listener has not seen it, and will not
         way->link->owners[way->to] = NULL;
         way_empty(way);
         link_unref(way->link);

@@ -4,9 +4,9 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "proto/codec.h"
-#include "proto/status.h"
-#include "proto/transport.h"
+#include "proto/rpc/status.h"
+#include "proto/rpc/transport.h"
+#include "proto/wire/codec.h"
 #include "tests/sim/sim_event.h"
 #include "tests/sim/sim_link.h"
 

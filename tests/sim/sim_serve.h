@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules for what a process is asked: its server's requests are counted, held, or refused before its own code sees
-// them. A rule belongs to a loop and ends with it.
+// Rules for what a process is asked: its server's requests are counted, held, or refused before its own code
+// sees them. A rule belongs to a loop and ends with it.
 #ifndef TESTS_SIM_SIM_SERVE_H
 #define TESTS_SIM_SIM_SERVE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "common/status.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
 
 struct proto_request;
 

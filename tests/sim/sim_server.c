@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The serving end of the simulated transport: as proto/stream_server.c, over simulated links. Nng endpoints are
-// served the same way, but that each request carries its token, and that callers are clients without a link.
+// The serving end of the simulated transport: as proto/stream/stream_server.c, over simulated links. Nng
+// endpoints are served the same way, but that each request carries its token, and that callers are clients
+// without a link.
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "proto/stream_hello.h"
-#include "proto/transport.h"
+#include "common/base/clock.h"
+#include "proto/rpc/transport.h"
+#include "proto/stream/stream_hello.h"
 #include "tests/sim/sim_dial.h"
 #include "tests/sim/sim_link.h"
 
-enum { OUT_BYTES_MAX = 4 << 20 }; // as proto/stream_server.c: above it, the link's requests are not read
+enum {
+    OUT_BYTES_MAX = 4 << 20
+}; // as proto/stream/stream_server.c: above it, the link's requests are not read
 
 struct server_link {
-    struct proto_list link; // in server->links
+    struct common_list link; // in server->links
     struct proto_server *server;
     struct sim_link *io; // NULL once closed
     unsigned refs;       // the list, and each request
@@ -23,7 +26,7 @@ struct server_link {
     uint64_t id;
     uint32_t role;
     struct proto_caller caller;
-    struct proto_list requests;
+    struct common_list requests;
     char peer[256];
 };
 
@@ -49,16 +52,16 @@ static void server_link_close(struct server_link *link)
     struct proto_server *server = link->server;
     struct sim_link *io = link->io;
     link->io = NULL;
-    proto_list_remove(&link->link);
+    common_list_remove(&link->link);
     server->n_links--;
     server->lanes[proto_role_is_daemon(link->role) ? PROTO_LANE_DAEMONS : PROTO_LANE_CLIENTS].links--;
     proto_caller_gone(server, &link->caller);
     sim_link_close(io, SIM_ACCEPTOR);
-    struct proto_list gone;
-    proto_list_move(&link->requests, &gone);
-    while (!proto_list_empty(&gone)) {
-        struct proto_request *request = proto_list_entry(gone.next, struct proto_request, link);
-        proto_list_remove(&request->link);
+    struct common_list gone;
+    common_list_move(&link->requests, &gone);
+    while (!common_list_empty(&gone)) {
+        struct proto_request *request = common_list_entry(gone.next, struct proto_request, link);
+        common_list_remove(&request->link);
         proto_request_cancel(request);
     }
     if (!link->nng && server->link_closed && !server->closed)
@@ -70,8 +73,8 @@ static void server_link_close(struct server_link *link)
 
 static struct proto_request *find(struct server_link *link, uint64_t id)
 {
-    for (struct proto_list *at = link->requests.next; at != &link->requests; at = at->next) {
-        struct proto_request *request = proto_list_entry(at, struct proto_request, link);
+    for (struct common_list *at = link->requests.next; at != &link->requests; at = at->next) {
+        struct proto_request *request = common_list_entry(at, struct proto_request, link);
         if (request->id == id)
             return request;
     }
@@ -82,7 +85,7 @@ static void send_reply(struct proto_request *request, struct proto_gather *gathe
                        void *sent_arg)
 {
     struct server_link *link = request->transport;
-    proto_list_remove(&request->link);
+    common_list_remove(&request->link);
     if (link->io && gather) {
         struct sim_message *message = sim_message_new(SIM_FRAME);
         message->blob = sim_gather_blob(gather);
@@ -146,7 +149,7 @@ static bool take_frame(struct server_link *link, struct common_blob *blob, struc
         proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);
         return true;
     }
-    proto_list_push(&link->requests, &request->link);
+    common_list_push(&link->requests, &request->link);
     sim_serve(request, !link->nng || proto_server_admit(server, &message->header->credentials, link->peer,
                                                         &link->caller.identity));
     return true;
@@ -195,15 +198,15 @@ static void send_note(struct server_link *link)
 
 void proto_stream_resume(struct proto_server *server)
 {
-    for (struct proto_list *at = server->links.next; at != &server->links; at = at->next)
-        sim_link_resume(proto_list_entry(at, struct server_link, link)->io, SIM_ACCEPTOR);
+    for (struct common_list *at = server->links.next; at != &server->links; at = at->next)
+        sim_link_resume(common_list_entry(at, struct server_link, link)->io, SIM_ACCEPTOR);
 }
 
 void proto_stream_tick(struct proto_server *server)
 {
-    // As proto/stream_server.c's notes: of a frame that comes slowly nothing is known here.
-    for (struct proto_list *at = server->links.next; at != &server->links; at = at->next) {
-        struct server_link *link = proto_list_entry(at, struct server_link, link);
+    // As proto/stream/stream_server.c's notes: of a frame that comes slowly nothing is known here.
+    for (struct common_list *at = server->links.next; at != &server->links; at = at->next) {
+        struct server_link *link = common_list_entry(at, struct server_link, link);
         if (!link->nng && link->io->ways[SIM_ACCEPTOR].stuck && !may_read(link))
             send_note(link);
     }
@@ -212,8 +215,8 @@ void proto_stream_tick(struct proto_server *server)
 
 void proto_stream_evict(struct proto_server *server, uint64_t token)
 {
-    for (struct proto_list *at = server->links.next, *next; at != &server->links; at = next) {
-        struct server_link *link = proto_list_entry(at, struct server_link, link);
+    for (struct common_list *at = server->links.next, *next; at != &server->links; at = next) {
+        struct server_link *link = common_list_entry(at, struct server_link, link);
         next = at->next;
         if (link->caller.identity.token == token)
             server_link_close(link);
@@ -232,7 +235,7 @@ static void refuse(struct proto_server *server, struct sim_link *io, const char 
     else
         snprintf(message->text, sizeof message->text, "refused: %s", why);
     proto_server_refused(server, peer, why);
-    io->owners[SIM_ACCEPTOR] = server; // somebody, until it is closed
+    io->owners[SIM_ACCEPTOR] = server; // an owner, until it is closed
     sim_link_send(io, SIM_ACCEPTOR, message);
     sim_link_close(io, SIM_ACCEPTOR);
 }
@@ -294,13 +297,13 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     link->role = channel->role;
     link->sums = channel->sums; // the hello had them
     memcpy(link->peer, peer, sizeof link->peer);
-    proto_list_init(&link->requests);
-    proto_list_push(&server->links, &link->link);
+    common_list_init(&link->requests);
+    common_list_push(&server->links, &link->link);
     server->n_links++;
     lane->links++;
     link->caller = caller;
     link->caller.id = link->nng ? 0 : link->id;
-    proto_list_init(&link->caller.link);
+    common_list_init(&link->caller.link);
     if (!daemon)
         proto_caller_known(server, &link->caller);
     proto_server_ref(server);
@@ -344,8 +347,8 @@ static void server_unlisten(struct proto_listener *listener)
     sim_listener_remove(&state->listener);
     free(state);
     listener->state = NULL;
-    while (!proto_list_empty(&server->links))
-        server_link_close(proto_list_entry(server->links.next, struct server_link, link));
+    while (!common_list_empty(&server->links))
+        server_link_close(common_list_entry(server->links.next, struct server_link, link));
 }
 
 const struct proto_server_ops proto_stream_server_ops = {.listen = server_listen, .close = server_unlisten};

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/hash/hash.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/store/hold.h"
 #include "coordinator/store/restore.h"
@@ -199,7 +199,7 @@ static void written(void *arg)
 static void fail_all(struct coordinator_store *store)
 {
     queue_move(&store->unsure, &store->durable);
-    queue_move(&store->writing, &store->durable); // already durable ones stay what they are: nobody asks
+    queue_move(&store->writing, &store->durable); // already durable ones stay what they are: not asked for
     queue_move(&store->waiting, &store->durable);
     for (struct coordinator_batch *batch = store->durable.head; batch; batch = batch->next)
         batch->code = COMMON_UNAVAILABLE;
@@ -439,7 +439,7 @@ void coordinator_store_stop(struct coordinator_store *store)
         return;
     }
     if (store->disk->stalled) {
-        fail_all(store); // the real one would wait for ever
+        fail_all(store); // the real one would wait forever
     } else {
         queue_move(&store->waiting, &store->writing);
         written(store);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// worker/team.h without threads: each task of a job is an event of the worker's loop, so that cancellations and
-// everything else come between them.
-#include "worker/team.h"
+// worker/processors/team.h without threads: each task of a job is an event of the worker's loop, so that
+// cancellations and everything else come between them.
+#include "worker/processors/team.h"
 
 #include <assert.h>
 #include <stdatomic.h>

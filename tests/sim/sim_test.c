@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/store/store.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_client.h"
@@ -509,7 +509,7 @@ static void a_disk_keeps_what_was_durable_at_a_crash(void **state)
     store_worker(store, "B", &b);
     sim_run_until_idle();
     assert_int_equal(b.code, COMMON_RESOURCE_EXHAUSTED);
-    sim_disk_silence("d", true); // durable, and nobody is told
+    sim_disk_silence("d", true); // durable, and no answer
     store_worker(store, "C", &c);
     sim_run_until_idle();
     assert_int_equal(c.times, 0);

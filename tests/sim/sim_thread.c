@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// worker/disk/thread.h without a thread: a job begins at a moment that the seed draws, and between its calls of the file
-// system the loops go on (sim_thread_yield). So everything comes before a job, into the midst of it, and between it and
-// its effect.
-#include "worker/disk/thread.h"
+// worker/files/thread.h without a thread: a job begins at a moment that the seed draws, and between its calls
+// of the file system the loops go on (sim_thread_yield). So everything comes before a job, into the midst of
+// it, and between it and its effect.
+#include "worker/files/thread.h"
 
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_event.h"
 #include "tests/sim/sim_worker.h"
@@ -102,8 +102,9 @@ void sim_thread_yield(void)
     at_work = true;
 }
 
-// A sync takes its time: mostly less than a turn, now and then so long that heartbeats would be missed. One that is on a loop's
-// own stack stops that loop, and with it all others: chaos has no such syncs once a worker serves.
+// A sync takes its time: mostly less than a turn, now and then so long that heartbeats would be missed. One
+// that is on a loop's own stack stops that loop, and with it all others: chaos has no such syncs once a
+// worker serves.
 void sim_thread_sync(void)
 {
     uint64_t draw = at_work ? sim_random(16) : 0;

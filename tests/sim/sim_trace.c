@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file of spans of common/trace_export.h: a simulated process has none, and refuses to be started with one.
-#include "common/trace_export.h"
+// The file of spans of common/tracing/trace_export.h: a simulated process has none, and refuses to be started
+// with one.
+#include "common/tracing/trace_export.h"
 
 enum common_code common_trace_file_new(const char *path, struct common_trace_file **out,
                                        struct common_error *err)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// common/trail_writer.h without a thread: a record is written where it is put, and its end comes by mail.
-#include "common/trail_writer.h"
+// common/trail/trail_writer.h without a thread: a record is written where it is put, and its end comes by
+// mail.
+#include "common/trail/trail_writer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 struct common_trail_writer {
     struct common_loop *loop;
@@ -15,7 +16,7 @@ struct common_trail_writer {
     struct common_mail mail;
     bool posted, left;
     uint64_t put, told;
-    bool written[COMMON_TRAIL_RECORDS]; // of those above `told`
+    bool written[COMMON_TRAIL_RECORDS]; // of those above the last that was reported
 };
 
 enum common_code common_trail_writer_new(struct common_loop *loop, struct common_trail *file,

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 
 static void differ(struct sim_watched *to, float is, double wanted)
 {

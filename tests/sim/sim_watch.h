@@ -15,7 +15,7 @@ struct sim_wish { // as in SessionWatchRequest
 struct sim_watched { // a step
     uint64_t step, first, visible;
     uint32_t layer, rows, n_traces;
-    bool append, strangers; // strangers: a trace of somebody who is no worker
+    bool append, strangers; // strangers: a trace that is not a worker's
     bool has_mass;
     enum common_code mass_code;                  // of a mass that could not be had: why
     uint64_t mass_visible, mass_tokens, missing; // missing: tokens that the answer left out

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 
 #include "tests/sim/sim.h"
-#include "worker/chunk.h"
-#include "worker/cold.h"
+#include "worker/core/state.h"
+#include "worker/daemon/worker.h"
 #include "worker/disk/state.h"
-#include "worker/state.h"
-#include "worker/worker.h"
+#include "worker/store/chunk.h"
+#include "worker/store/cold.h"
 
 #define BANDWIDTH UINT64_C(10000000000)
 
@@ -137,7 +137,7 @@ void sim_worker_kill(struct sim_worker *worker)
     sim_thread_hurry(worker->loop);
     if (worker_drain(worker->worker, 0, drained, &done) != COMMON_OK)
         abort();
-    sim_loop_drain(worker->loop); // what is in hand ends, and says so to nobody
+    sim_loop_drain(worker->loop); // what is in hand ends, and no one gets the answer
     assert(done);
     worker_free(worker->worker);
     sim_loop_drain(worker->loop);

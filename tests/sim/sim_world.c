@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/random.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/hash/hash.h"
 #include "tests/sim/sim_event.h"
 
 #define START_NS   (1000 * COMMON_NS_PER_S)
-#define LATE_NS    (100 * COMMON_NS_PER_MS)     // as common/loop.c
+#define LATE_NS    (100 * COMMON_NS_PER_MS)     // as common/loop/loop.c
 #define EVENTS_MAX (UINT64_C(50) * 1000 * 1000) // of one call: above it nothing will come to an end
 
 static struct {
@@ -203,8 +203,8 @@ void sim_event_cancel(struct sim_event *event)
 
 // ---- running --------------------------------------------------------------------------------------------
 
-// Whether another order may put `event` first: nothing of its lane is before it, and a deferred function comes
-// after what its loop had when it was marked.
+// Whether another order may put `event` first: nothing of its lane is before it, and a deferred function
+// comes after what its loop had when it was marked.
 static bool may_be_first(const struct sim_event *event)
 {
     for (uint32_t i = 0; i < world.n_heap; i++) {
@@ -354,7 +354,7 @@ void sim_loop_freeze(struct common_loop *loop)
     }
 }
 
-// What came in goes first: so do loops with timers that are late (common/loop.h).
+// What came in goes first: so do loops with timers that are late (common/loop/loop.h).
 void sim_loop_thaw(struct common_loop *loop)
 {
     loop->frozen = false;
@@ -371,8 +371,8 @@ void sim_loop_thaw(struct common_loop *loop)
     }
 }
 
-// What is due and not from a link: of posts alone, or of all kinds; those that were armed before this one, or any. False: there is
-// nothing.
+// What is due and not from a link: of posts alone, or of all kinds; those that were armed before this one, or
+// any. False: there is nothing.
 static bool run_first(const struct common_loop *loop, bool posts_alone, uint64_t armed_before)
 {
     struct sim_event *first = NULL;

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when the largest circle of a room is larger than circles.txt allows, or smaller: then lower the number.
+"""Fails when the largest circle of a room is larger than circles.txt allows, or smaller: then lower the
+number.
 
     tests/tools/check_circles.py [--root DIR] [--bounds FILE] [--show ROOM] [--write]
 
-An object is x.c with x.h in the same folder; it depends on the objects whose headers it includes. A circle is a set of
-objects each of which depends on all the others, directly or not: none of them can be understood, tested or removed
-alone. A room is a folder; "coordinator/**" stands for a folder with all that lies below it.
+An object is x.c with x.h in the same folder; it depends on the objects whose headers it includes. A circle is
+a set of objects each of which depends on all the others, directly or not: none of them can be understood,
+tested or removed alone. A room is a folder; "coordinator/**" stands for a folder with all that lies below it.
 
   --show ROOM  list the circles of the room, the largest first
   --write      write the numbers of now into the file
@@ -41,7 +42,8 @@ def dependencies(root):
 
 
 def circles(graph):
-    """The strongly connected sets of more than one object, the largest first (Tarjan 1972, without recursion)."""
+    """The strongly connected sets of more than one object, the largest first (Tarjan 1972, without
+    recursion)."""
     order, low, stack, on_stack, found = {}, {}, [], set(), []
     for start in sorted(graph):
         if start in order:

@@ -4,14 +4,16 @@
 
     tests/tools/check_commands.py BIN [--root DIR]        BIN: the folder of the built programs
 
-Read are the .md files that git tracks, without measurements and the change log, and alerts, units and manifests in deploy/:
+Read are the .md files that git tracks, without measurements and the change log, and alerts, units and
+manifests in deploy/:
 
   - a call of banyanctl, banyan-coordinator or banyan-worker, in a block of shell or in `code`: its command, and each option,
     must be in the tables behind --help (PROGRAM --tables);
   - `session verify`, in code without the program: the same, where the first word is that of a group of commands;
   - `--option` alone, in code: one of these programs has it, or a file that is no document (a script, a test) writes it.
 
-Words in capitals stand for anything. Each offence is one line, file:line: rule. Exit status: 0 clean, 1 offences, 2 wrong use.
+Words in capitals stand for anything. Each offence is one line, file:line: rule. Exit status: 0 clean, 1
+offences, 2 wrong use.
 """
 import argparse
 import json
@@ -133,7 +135,8 @@ def written_options(root, files):
 
 
 def pieces_of(text):
-    """Yields (line number, kind, text): commands of shell blocks with their continued lines, and code in prose."""
+    """Yields (line number, kind, text): commands of shell blocks with their continued lines, and code in
+    prose."""
     fence, language, held, start = None, "", [], 0
     prose = []
     for number, line in enumerate(text.split("\n"), 1):

@@ -4,12 +4,12 @@
 
     tests/tools/check_gpu_code.py [--table] LOG...
 
-LOG: what nvcc -Xptxas -v said for one file. Each must report at least one kernel. --table prints for each kernel its
-registers and how many of its blocks (of 128 threads) the registers of a multiprocessor hold. Where cuobjdump and
-nvdisasm are in PATH, the machine code of the object beside each log (LOG without .log) is looked at, too: no kernel
-holds instructions for local memory, and the tiled ones hold those that they are built on, and do not wait for the
-next block of keys before they have multiplied with this block's values. Exit status: 0 fine, 1
-offences, 2 wrong use.
+LOG: what nvcc -Xptxas -v said for one file. Each must report at least one kernel. --table prints for each
+kernel its registers and how many of its blocks (of 128 threads) the registers of a multiprocessor hold. Where
+cuobjdump and nvdisasm are in PATH, the machine code of the object beside each log (LOG without .log) is
+looked at, too: no kernel holds instructions for local memory, and the tiled ones hold those that they are
+built on, and do not wait for the next block of keys before they have multiplied with this block's values.
+Exit status: 0 fine, 1 offences, 2 wrong use.
 """
 import argparse
 import re
@@ -43,7 +43,8 @@ def kernels(text):
 
 
 def machine_code(text):
-    """Yields (architecture, name, set of instructions, products behind a wait) from what cuobjdump -sass says."""
+    """Yields (architecture, name, set of instructions, products behind a wait) from what cuobjdump -sass
+    says."""
     arch = None
     for part in re.split(r"^\s*Function : ", text, flags=re.MULTILINE):
         if arch:
@@ -57,8 +58,8 @@ def machine_code(text):
 def behind_waits(code):
     """In the loop over blocks of keys: products with values that come after a wait for copies.
 
-    The loop is the smallest one that reads values by matrices and starts copies. A wait may stand at its top, before
-    keys are read; one that ptxas moved up stands between the values and the products with them."""
+    The loop is the smallest one that reads values by matrices and starts copies. A wait may stand at its top,
+    before keys are read; one that ptxas moved up stands between the values and the products with them."""
     loops = []
     for end, (at, name, rest) in enumerate(code):
         target = re.search(r"0x([0-9a-f]+)", rest) if name.startswith("BRA") else None

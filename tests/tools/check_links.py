@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when a document names what does not exist: a link to a missing file or heading, or a missing source file.
+"""Fails when a document names what does not exist: a link to a missing file or heading, or a missing source
+file.
 
     tests/tools/check_links.py [--root DIR]
 
-Looks at the .md files that git tracks or, where there is no git, at all outside of build/. Checked are relative links
-([text](path#heading)), and names of our files as words: `folder/file.c` in backquotes, and in drawings. A name without
-a folder must exist in some folder. Names with a placeholder (NAME, GROUP) and fenced commands are left alone.
+Looks at the .md files that git tracks or, where there is no git, at all outside of build/. Checked are
+relative links ([text](path#heading)), and names of our files as words: `folder/file.c` in backquotes, and in
+drawings. A name without a folder must exist in some folder. Names with a placeholder (NAME, GROUP) and fenced
+commands are left alone.
 
-In all other files a page docs/….md must exist, and with `docs/….md, "Heading"` the heading, or a paragraph that begins with
-it in bold. Every page below docs/ is linked
-from docs/README.md, except that measurements/README.md lists the measurements.
+In all other files a page docs/….md must exist, and with `docs/….md, "Heading"` the heading, or a paragraph
+that begins with it in bold. Every page below docs/ is linked from docs/README.md, except that
+measurements/README.md lists the measurements.
 
 Each offence is one line, file:line: rule. Exit status: 0 clean, 1 offences, 2 wrong use.
 """
@@ -108,7 +110,8 @@ def check_file(root, name, files, ends):
 
 
 def check_source(root, name):
-    """Yields (line number, rule) for each page of docs/ that a comment, a message or a script names, and that is not there."""
+    """Yields (line number, rule) for each page of docs/ that a comment, a message or a script names, and that
+    is not there."""
     try:
         with open(os.path.join(root, name), encoding="utf-8") as file:
             text = file.read()

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/operating/reliability.md says what the lists and the sources say: the bugs that are planted, and the failpoints.
+"""docs/operating/reliability.md says what the lists and the sources say: the bugs that are planted, and the
+failpoints.
 
     tests/tools/check_reliability.py [ROOT]
 

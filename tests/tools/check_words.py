@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when a text that users read has more bad words, or long lines or comments, than words.txt allows, or fewer.
+"""Fails when a text that users read, or a comment, has more bad words, or is longer, than words.txt allows,
+or less.
 
     tests/tools/check_words.py [--root DIR] [--bounds FILE] [--show NAME] [--write]
 
-A bad word is one that stands in place of plain English: the list is WORDS below, with what to write instead. It is
-looked for in
+A bad word is one that stands in place of plain English: the list is WORDS below, with what to write instead.
+It is looked for in
 
   pages     README, guides and the like. Code, in blocks and in `backquotes`, and the targets of links are not read.
             <!-- word: knows --> on its line or on the line before allows a word.
   texts     help, errors, logs, events, docstrings, alerts, units, manual pages, the dashboard: string literals with a
-            space in C, JavaScript and Python (docstrings too), and files that are all text. Here TEXT_WORDS count as well.
-            "word: knows" in a comment on the literal's first line allows a word.
+            space in C, JavaScript and Python (docstrings too), and files that are all text. Here TEXT_WORDS
+            count as well. "word: knows" in a comment on the literal's first line allows a word.
+  comments  of tests and of Python, docstrings too. Code in `backquotes` is not read; "word: knows" in the
+  comment allows
+            a word.
 
-A long line is prose beyond 100 columns that has a space to break it at. Tables, blocks of code, pictures, and what is
-one link or one piece of `code` are not measured. Pages that a tool generates are not read. A long comment
-is one in C, C++ or CUDA beyond 110 columns: words.txt counts them for each folder, whose name ends in '/'.
+A long line is prose beyond 100 columns that has a space to break it at. Tables, blocks of code, pictures, and
+what is one link or one piece of `code` are not measured. Pages that a tool generates are not read. A long
+comment is one in C, C++ or CUDA, or in Python on a line of its own or in a docstring, beyond 110 columns:
+words.txt counts them for each folder, whose name ends in '/'.
 
   --show NAME  list what is found in the file or folder, line by line
   --write      write the numbers of now into words.txt
@@ -24,9 +29,11 @@ Exit status: 0 as words.txt says, 1 not so, 2 wrong use.
 """
 import argparse
 import ast
+import io
 import os
 import re
 import sys
+import tokenize
 
 sys.dont_write_bytecode = True
 import ratchet
@@ -47,7 +54,8 @@ SHELL_TEXTS = re.compile(r"deploy/.*\.(sh|sbatch)|tests/(run|gpu)\.sh")
 ALL_TEXT = re.compile(r"docs/man/.*\.in|deploy/(prometheus/alerts\.yaml|systemd/.*|package/.*README|debian/(control|.*\.default))"
                       r"|coordinator/dashboard/page/.*\.html")
 LEFT_ALONE = re.compile(r"client/python/banyan/transformers/.*")  # in pieces at the moment
-COMMENTED = re.compile(r".*\.(c|h|cc|cpp|cu|cuh)")
+COMMENTED = re.compile(r".*\.(c|h|cc|cpp|cu|cuh|py)")
+COMMENT_WORDS = re.compile(r"tests/.*\.(c|h|cc|cu|cuh|sh)|.*\.py")  # whose comments are read
 
 # name: (pattern, what to write). A space in a pattern is any white space, so that a phrase may cross a line.
 WORDS = {
@@ -191,6 +199,62 @@ def long_comments(text):
             yield number, f"a comment of {len(line)} columns, more than {COMMENT_WIDTH}"
 
 
+# ---- comments ---------------------------------------------------------------------------------------
+
+
+def docstrings(text):
+    """The nodes of docstrings."""
+    for node in ast.walk(ast.parse(text)):
+        first = node.body[0] if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            yield first.value
+
+
+def comments_of(name, text):
+    """Yields (line number, words): comments on lines that follow each other are one."""
+    lines = text.split("\n")
+    if name.endswith(".py"):
+        for node in docstrings(text):
+            yield node.lineno, "\n".join(lines[node.lineno - 1:node.end_lineno])
+        marks = {token.start[0]: token.start[1] for token in tokenize.generate_tokens(io.StringIO(text).readline)
+                 if token.type == tokenize.COMMENT}
+    elif name.endswith(".sh"):
+        marks = {number: len(line) - len(line.lstrip()) for number, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
+    else:
+        marks = {text.count("\n", 0, match.start()) + 1: match.start() - text.rfind("\n", 0, match.start()) - 1
+                 for match in LITERAL.finditer(text) if match[0].startswith("//")}
+    alone = {number: not lines[number - 1][:column].strip() for number, column in marks.items()}
+    number = 0
+    for first, column in sorted(marks.items()):
+        if first <= number:
+            continue
+        number, words = first, [lines[first - 1][column:]]
+        while alone[first] and alone.get(number + 1):
+            number += 1
+            words.append(lines[number - 1][marks[number]:])
+        yield first, "\n".join(line.lstrip("/#") for line in words)
+
+
+def bad_comments(name, text):
+    """Yields (line number, rule)."""
+    for number, words in comments_of(name, text):
+        allowed = [word.strip() for word in TEXT_ALLOWED.findall(words)]
+        words = CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), words)
+        for word, pattern in PATTERNS.items():
+            for match in pattern.finditer(words):
+                if word not in allowed:
+                    yield number + words.count("\n", 0, match.start()), \
+                        f"'{' '.join(match[0].split())}': write {WORDS[word][1]}"
+
+
+def long_python(text):
+    """Yields (line number, rule)."""
+    inside = {number for node in docstrings(text) for number in range(node.lineno, node.end_lineno + 1)}
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > COMMENT_WIDTH and (number in inside or line.lstrip().startswith("# ")):
+            yield number, f"a comment of {len(line)} columns, more than {COMMENT_WIDTH}"
+
+
 # ---- the tree ---------------------------------------------------------------------------------------
 
 
@@ -205,15 +269,17 @@ def tree(root):
     """Name of a file, or of a folder with '/' -> what is found: (file, line number, rule)."""
     now = {}
     for name in sorted(list_files(root)):
-        is_page, is_code = PAGES.fullmatch(name), COMMENTED.fullmatch(name)
-        kinds = (C_TEXTS, PYTHON_TEXTS, SCRIPT_TEXTS, SHELL_TEXTS, ALL_TEXT)
+        is_page, is_code, is_read = PAGES.fullmatch(name), COMMENTED.fullmatch(name), COMMENT_WORDS.fullmatch(name)
+        kinds = (C_TEXTS, PYTHON_TEXTS, SCRIPT_TEXTS, SHELL_TEXTS, ALL_TEXT, COMMENT_WORDS)
         if not (is_page or is_code or any(kind.fullmatch(name) for kind in kinds)):
             continue
         with open(os.path.join(root, name), encoding="utf-8") as file:
             text = file.read()
-        now[name] = [(name, *found) for found in (page(text) if is_page else sorted(bad_texts(name, text)))]
+        bad = page(text) if is_page else sorted({*bad_texts(name, text), *(bad_comments(name, text) if is_read else ())})
+        now[name] = [(name, *found) for found in bad]
         if is_code:
-            now.setdefault(os.path.dirname(name) + "/", []).extend((name, *found) for found in long_comments(text))
+            wide = long_python(text) if name.endswith(".py") else long_comments(text)
+            now.setdefault(os.path.dirname(name) + "/", []).extend((name, *found) for found in wide)
     return now
 
 

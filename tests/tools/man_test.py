@@ -30,7 +30,8 @@ def plain(text):
 
 
 def rendered(page):
-    """The page as text on wide lines: {heading: text}, with "COMMANDS/session show" for a part of a section."""
+    """The page as text on wide lines: {heading: text}, with "COMMANDS/session show" for a part of a
+    section."""
     text = subprocess.run(["mandoc", "-Tutf8", "-Owidth=400", os.path.join(PAGES, page)], check=True, capture_output=True,
                           text=True).stdout
     text = re.sub(".\b", "", text)
@@ -58,7 +59,8 @@ def help_options(text):
 
 
 def page_options(text):
-    """The same of a section of a page: the head of an entry stands further left than its text, maybe on its line."""
+    """The same of a section of a page: the head of an entry stands further left than its text, maybe on its
+    line."""
     found, head = {}, None
     for line in text.split("\n"):
         entry = re.match(r"     ((?:-\S, )?--[a-z]\S*)(?:\s\s+(.*))?$", line)

@@ -40,8 +40,8 @@ deploy/install-deps.sh --cross
 root=$PWD/build/neon
 sysroot=$root/sysroot
 
-# What the build needs, in arm64, with a package state of our own that knows nothing installed: apt finds the whole
-# closure, dpkg-deb unpacks it, no maintainer script runs.
+# What the build needs, in arm64, with a package state of our own in which nothing is installed: apt finds the
+# whole closure, dpkg-deb unpacks it, no maintainer script runs.
 fetch_sysroot() {
     local packages apt=$root/apt
     mapfile -t packages < <(grep -oE '\blib[a-z0-9-]+-dev\b' deploy/install-deps.sh | sort -u)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A strict parser of what /metrics serves: Prometheus' text format 0.0.4 as our daemons write it, and OpenMetrics 1.0.0.
+"""A strict parser of what /metrics serves: Prometheus' text format 0.0.4 as our daemons write it, and
+OpenMetrics 1.0.0.
 
-parse(text, openmetrics) returns {name: Family}, or raises Wrong with the line that is. It asks for more than Prometheus
-does: a family's HELP and TYPE before its samples, all samples of a family together, no sample twice, buckets that rise to
-+Inf and agree with the count, no NaN and no negative counter, units that end their names, exemplars in OpenMetrics alone, of
-buckets alone, within the limits of its specification and of their bucket.
+parse(text, openmetrics) returns {name: Family}, or raises Wrong with the line that is. It asks for more than
+Prometheus does: a family's HELP and TYPE before its samples, all samples of a family together, no sample
+twice, buckets that rise to +Inf and agree with the count, no NaN and no negative counter, units that end
+their names, exemplars in OpenMetrics alone, of buckets alone, within the limits of its specification and of
+their bucket.
 """
 import dataclasses
 import math

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A strict reader of ExportTraceServiceRequest in OTLP's JSON (opentelemetry/proto/trace/v1/trace.proto, as
-https://opentelemetry.io/docs/specs/otlp/ encodes it), and a collector that answers as it is told.
+https://opentelemetry.io/docs/specs/otlp/ encodes it), and a collector that answers as a test says.
 
-read(text) returns the spans, or raises Wrong: members that the messages do not have, ids that are not lower-case hexadecimal
-of their length or are zero, 64-bit numbers that are no strings, enums that are no numbers, a span that ends before it begins.
+read(text) returns the spans, or raises Wrong: members that the messages do not have, ids that are not
+lower-case hexadecimal of their length or are zero, 64-bit numbers that are no strings, enums that are no
+numbers, a span that ends before it begins.
 """
 import dataclasses
 import http.server
@@ -100,8 +101,8 @@ def read(text):
 
 
 class Collector:
-    """Listens on 127.0.0.1. `answers` are taken one by one, (status, headers, body); then it is 200. While `hold` is not set
-    a request has no answer. What is wrong with a request is in `wrong`."""
+    """Listens on 127.0.0.1. `answers` are taken one by one, (status, headers, body); then it is 200. While
+    `hold` is not set a request has no answer. What is wrong with a request is in `wrong`."""
 
     def __init__(self, port=0):
         self.answers, self.spans, self.bodies, self.wrong = [], [], [], []

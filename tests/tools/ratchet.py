@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that may only fall: a file of lines "NAME NUMBER" behind its comments. What is not in it is at its least."""
+"""Numbers that may only fall: a file of lines "NAME NUMBER" behind its comments. What is not in it is at its
+least."""
 import sys
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/against: what it makes of two trees' figures, and its exit status. A script stands for cmake, and for a benchmark one that
-prints what its tree says: nothing is built.
+"""bench/against: what it makes of two trees' figures, and its exit status. A script stands for cmake, and for
+a benchmark one that prints what its tree says: nothing is built.
 
     test_against.py AGAINST
 """

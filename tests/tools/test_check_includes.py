@@ -15,10 +15,10 @@ import check_includes
 HEAD = "// SPDX-License-Identifier: Apache-2.0\n"
 # What the trees include; each is clean by itself.
 BASE = [
-    "common/log.h", "proto/frame.h", "kernels/partial.h", "kernels/attention.h", "reduce/plan.h", "reduce/engine.h",
-    "worker/store.h", "coordinator/http.h", "coordinator/core.h", "coordinator/machine.h",
+    "common/base/status.h", "common/log/log.h", "proto/wire/frame.h", "proto/rpc/rpc.h", "kernels/partial.h", "kernels/attention.h", "reduce/plan.h", "reduce/engine.h",
+    "worker/store/store.h", "worker/session/session.h", "coordinator/http.h", "coordinator/core.h",
     "coordinator/turn.h", "coordinator/store/store.h",
-    "coordinator/cluster/plan.h", "coordinator/session/session.h", "coordinator/steps/item.h", "client/banyan.h", "tests/help.h", "bench/help.h", "examples/help.h",
+    "coordinator/cluster/plan.h", "coordinator/session/session.h", "coordinator/steps/item.h", "client/banyan.h", "client/lib/core/call.h", "client/lib/rows/read.h", "tests/help.h", "bench/help.h", "examples/help.h",
     "research/help.h",
 ]
 
@@ -48,25 +48,42 @@ class CheckIncludes(unittest.TestCase):
 
     def test_table(self):
         may = {
-            "common": "common/log.h",
-            "proto": "common/log.h proto/frame.h proto/banyan.pb-c.h",
-            "kernels": "common/log.h kernels/attention.h kernels/partial.h",
-            "reduce": "common/log.h proto/frame.h kernels/partial.h reduce/engine.h reduce/plan.h",
-            "coordinator": "common/log.h proto/frame.h reduce/plan.h coordinator/http.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "common": "common/base/status.h common/log/log.h",
+            "common/base": "common/base/status.h",
+            "common/memory": "common/base/status.h",
+            "common/log": "common/base/status.h common/log/log.h",
+            "common/cli": "common/base/status.h common/log/log.h",
+            "proto": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h proto/banyan.pb-c.h",
+            "proto/model": "common/base/status.h common/log/log.h proto/banyan.pb-c.h",
+            "proto/wire": "common/base/status.h common/log/log.h proto/wire/frame.h proto/banyan.pb-c.h",
+            "proto/stream": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h proto/banyan.pb-c.h",
+            "kernels": "common/base/status.h common/log/log.h kernels/attention.h kernels/partial.h",
+            "reduce": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h kernels/partial.h reduce/engine.h reduce/plan.h",
+            "coordinator": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h reduce/plan.h coordinator/http.h coordinator/core.h coordinator/turn.h "
                            "coordinator/store/store.h coordinator/cluster/plan.h coordinator/session/session.h "
                            "coordinator/steps/item.h proto/banyan.pb-c.h",
-            "coordinator/store": "common/log.h coordinator/store/store.h",
-            "coordinator/cluster": "common/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "coordinator/store": "common/base/status.h common/log/log.h coordinator/store/store.h",
+            "coordinator/cluster": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h reduce/plan.h coordinator/core.h coordinator/turn.h "
                                    "coordinator/store/store.h coordinator/cluster/plan.h proto/banyan.pb-c.h",
-            "coordinator/session": "common/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "coordinator/session": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h reduce/plan.h coordinator/core.h coordinator/turn.h "
                                    "coordinator/store/store.h coordinator/cluster/plan.h "
                                    "coordinator/session/session.h proto/banyan.pb-c.h",
-            "coordinator/steps": "common/log.h proto/frame.h reduce/plan.h coordinator/core.h coordinator/machine.h coordinator/turn.h "
+            "coordinator/steps": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h reduce/plan.h coordinator/core.h coordinator/turn.h "
                                  "coordinator/store/store.h coordinator/cluster/plan.h coordinator/session/session.h "
                                  "coordinator/steps/item.h proto/banyan.pb-c.h",
-            "worker": "common/log.h proto/frame.h kernels/attention.h kernels/partial.h reduce/engine.h reduce/plan.h "
-                      "worker/store.h proto/banyan.pb-c.h",
-            "client": "common/log.h proto/frame.h client/banyan.h proto/banyan.pb-c.h",
+            "worker": "worker/store/store.h worker/session/session.h",
+            "worker/store": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h kernels/attention.h kernels/partial.h reduce/engine.h "
+                            "reduce/plan.h worker/store/store.h proto/banyan.pb-c.h",
+            "worker/session": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h kernels/attention.h kernels/partial.h reduce/engine.h "
+                              "reduce/plan.h worker/store/store.h worker/session/session.h proto/banyan.pb-c.h",
+            "client": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h client/banyan.h client/lib/core/call.h client/lib/rows/read.h "
+                      "proto/banyan.pb-c.h",
+            "client/lib": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h client/banyan.h client/lib/core/call.h client/lib/rows/read.h "
+                          "proto/banyan.pb-c.h",
+            "client/lib/core": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h client/banyan.h client/lib/core/call.h "
+                               "proto/banyan.pb-c.h",
+            "client/lib/rows": "common/base/status.h common/log/log.h proto/wire/frame.h proto/rpc/rpc.h client/banyan.h client/lib/core/call.h "
+                               "client/lib/rows/read.h proto/banyan.pb-c.h",
         }
         everything = BASE + ["proto/banyan.pb-c.h"]
         text = HEAD + "".join(f'#include "{target}"\n' for target in everything)
@@ -79,16 +96,16 @@ class CheckIncludes(unittest.TestCase):
 
     def test_every_kind_of_file_and_line(self):
         for name in ("kernels/x.h", "kernels/cuda/deep/x.cu", "kernels/x.cuh"):
-            self.assert_forbidden(name, '#include "worker/store.h"', "kernels may include only common")
-        for line in ("#include <worker/store.h>", '  #  include "worker/store.h" // why', '#include\t"worker/store.h"'):
-            self.assert_forbidden("kernels/x.c", line, "worker/store.h")
+            self.assert_forbidden(name, '#include "worker/store/store.h"', "kernels may include only common")
+        for line in ("#include <worker/store/store.h>", '  #  include "worker/store/store.h" // why', '#include\t"worker/store/store.h"'):
+            self.assert_forbidden("kernels/x.c", line, "worker/store/store.h")
 
     def test_paths(self):
         self.assert_forbidden("worker/x.c", '#include "store.h"', "from the root")
-        self.assert_forbidden("worker/x.c", '#include "../common/log.h"', "from the root")
-        self.assert_forbidden("worker/x.c", '#include "common/absent.h"', "does not exist")
-        self.assert_forbidden("tests/x.c", '#include "common/log.c"', "nobody includes .c files")
-        self.assert_forbidden("stray/x.c", '#include "common/log.h"', "stray")
+        self.assert_forbidden("worker/store/x.c", '#include "../common/log/log.h"', "from the root")
+        self.assert_forbidden("worker/store/x.c", '#include "common/absent.h"', "does not exist")
+        self.assert_forbidden("tests/x.c", '#include "common/log/log.c"', "nobody includes .c files")
+        self.assert_forbidden("stray/x.c", '#include "common/log/log.h"', "stray")
 
     def test_protobuf_stays_out_of_kernels_and_engines(self):
         for folder in ("common", "kernels", "reduce"):
@@ -125,7 +142,7 @@ class CheckIncludes(unittest.TestCase):
             self.assertEqual(subprocess.run(command, check=False).returncode, 0)
 
     def test_every_offence_is_printed(self):
-        status, out = check({"kernels/x.c": '#include "worker/store.h"\n#include "client/banyan.h"\n'})
+        status, out = check({"kernels/x.c": '#include "worker/store/store.h"\n#include "client/banyan.h"\n'})
         self.assertEqual((status, out.count("\n")), (1, 3))
 
 

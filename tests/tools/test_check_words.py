@@ -56,6 +56,22 @@ class Words(unittest.TestCase):
         self.assertEqual(found("~~~\n```\nnobody\n~~~\nanew"), [(5, "anew")])
         self.assertEqual(found("[anew](x.md)"), [(1, "anew")])
 
+    def comments(self, name, text):
+        return [(number, rule.split("'")[1]) for number, rule in sorted(check_words.bad_comments(name, text))]
+
+    def test_comments_of_tests(self):
+        self.assertEqual(self.comments("tests/a.c", 'int a; // nobody\n  // it lets\n  // go of "rows"\nf("//nobody"); // `anew`\n'),
+                         [(1, "nobody"), (2, "lets go")])
+        self.assertEqual(self.comments("tests/a.c", "// word: knows\n// It knows.\n"), [])
+        self.assertEqual(self.comments("tests/a.sh", "echo anew # anew\n  # It starts anew.\n"), [(2, "anew")])
+
+    def test_comments_of_python(self):
+        text = '"""First\nnobody."""\nx = "nobody"  # anew\n\n\ndef f():\n    """Wants `anew`."""\n    # it\n    # knows\n'
+        self.assertEqual(self.comments("a.py", text), [(2, "nobody"), (3, "anew"), (7, "Wants"), (9, "knows")])
+        wide = "x" * 120
+        text = f'"""First\n{wide}"""\n# {wide}\ny = "{wide}"  # {wide}\n'
+        self.assertEqual([number for number, _ in check_words.long_python(text)], [2, 3])
+
     def test_allowed(self):
         self.assertEqual(found("It knows. <!-- word: knows -->"), [])
         self.assertEqual(found("<!-- word: knows -->\nIt knows.\nIt knows."), [(3, "knows")])

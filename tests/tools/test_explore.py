@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tests/explore: its options, and what it makes of what the kinds find. They stand for themselves here: nothing is built.
+"""tests/explore: its options, and what it makes of what the kinds find. They stand for themselves here:
+nothing is built.
 
     test_explore.py EXPLORE
 """

@@ -78,10 +78,10 @@ class Pages(Tree):
                 self.page(page_metrics, {**files, "worker/metrics.c": wrong})
 
     def test_events(self):
-        text = self.page(page_events, {"proto/event.h": '#define PROTO_EVENT_KINDS(X) \\\n X(A_B, "a-b", 4, 10,   \\\n   "it is")\n'})
+        text = self.page(page_events, {"proto/model/event.h": '#define PROTO_EVENT_KINDS(X) \\\n X(A_B, "a-b", 4, 10,   \\\n   "it is")\n'})
         self.assertIn("## a\n\n| kind | what happened | at most |\n|---|---|---|\n| `a-b` | it is | 4 per 10 s |", text)
         with self.assertRaises(SystemExit):
-            self.page(page_events, {"proto/event.h": "#define PROTO_EVENT_KINDS(X)\n"})
+            self.page(page_events, {"proto/model/event.h": "#define PROTO_EVENT_KINDS(X)\n"})
 
     def test_c(self):
         text = self.page(page_c, {"client/banyan.h": HEADER})
@@ -136,9 +136,9 @@ class Check(unittest.TestCase):
 
     def test_stale(self):
         with tempfile.TemporaryDirectory() as root:
-            for folder in ("proto", "docs/reference"):
+            for folder in ("proto/model", "docs/reference"):
                 os.makedirs(os.path.join(root, folder))
-            with open(os.path.join(root, "proto/event.h"), "w", encoding="utf-8") as file:
+            with open(os.path.join(root, "proto/model/event.h"), "w", encoding="utf-8") as file:
                 file.write('#define PROTO_EVENT_KINDS(X) X(A, "a", 1, 1, "x")\n')
             arguments = ["--root", root, "events"]
             with contextlib.redirect_stdout(io.StringIO()) as out:

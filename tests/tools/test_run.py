@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tests/run.sh: its options, and what --no-install says of a machine where something is missing. Nothing is built.
+"""tests/run.sh: its options, and what --no-install says of a machine where something is missing. Nothing is
+built.
 
 Also a rule for all our scripts: under pipefail no reader of a pipe ends early.
 
@@ -48,7 +49,8 @@ class Run(unittest.TestCase):
                 self.assertFalse(any("command cc " in line for line in lines), lines)
 
     def test_no_reader_ends_early(self):
-        """`sort | head` fails now and then: sort may still be writing when head has ended, and dies of SIGPIPE."""
+        """`sort | head` fails now and then: sort may still be writing when head has ended, and dies of
+        SIGPIPE."""
         root = os.path.join(os.path.dirname(os.path.abspath(RUN)), "..")
         early = re.compile(r"\|\s*(head\b|grep\s+-\w*q|sed\s+(-\w+\s+)*'?\d*q)")
         scripts = []

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of docs/tools/build_site.py: how a page is altered for MkDocs, the order of the pages, and dead links of a site."""
+"""Tests of docs/tools/build_site.py: how a page is altered for MkDocs, the order of the pages, and dead links
+of a site."""
 import contextlib
 import io
 import os

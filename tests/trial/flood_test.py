@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A flood from one client: whatever it pours over the coordinator, another client's steps go on, with the answers that they
-ought to have, and the coordinator's memory stays below what docs/operating/security.md states.
+"""A flood from one client: whatever it pours over the coordinator, another client's steps go on, with the
+answers that they ought to have, and the coordinator's memory stays below what docs/operating/security.md
+states.
 
     flood_test.py BIN        BIN: the folder of the programs
 """
@@ -21,9 +22,10 @@ import wire
 
 BIN = place.binaries()
 MAX_BYTES = 64 << 20
-# Clients' requests, frames that have begun (--max-bytes each), unread answers (half of it), and 160 KiB for each connection
+# Clients' requests, frames that have begun (--max-bytes each), unread answers (half of it), and 160 KiB for
+# each connection
 MEMORY = MAX_BYTES * 5 // 2 + (512 + 256) * (160 << 10)
-SANITIZED = "BANYAN_TRIAL_SANITIZED" in os.environ  # what a sanitizer's own memory is says nothing
+SANITIZED = "BANYAN_TRIAL_SANITIZED" in os.environ  # a sanitizer's own memory does not count
 STEPS = 25  # that the other client makes while the flood lasts
 
 
@@ -46,7 +48,7 @@ class Victim(threading.Thread):
                     if answer.item["code"] != wire.OK or answer.tensors != self.right:
                         self.wrong.append(answer.item)
                     self.done += 1
-        except Exception as error:  # told by the test, in the thread of which it is seen
+        except Exception as error:  # the test reports it, in its own thread
             self.wrong.append(error)
 
 
@@ -70,7 +72,8 @@ class Flood(place.Trial):
         cls.ground.stop()
 
     def run_on(self):
-        """The other client makes its steps, right ones, while the flood is there; the coordinator has its memory."""
+        """The other client makes its steps, right ones, while the flood is there; the coordinator has its
+        memory."""
         from_here = self.victim.done
         self.ground.until(lambda: self.victim.done >= from_here + STEPS or self.victim.wrong, f"{STEPS} steps of the other client")
         self.assertEqual(self.victim.wrong[:3], [])
@@ -88,14 +91,14 @@ class Flood(place.Trial):
         return out
 
     def tearDown(self):
-        """Whoever comes now is served, and nothing is lost."""
+        """A client that comes now is served, and nothing is lost."""
         with self.ground.link(self.ground.admin) as link:
             for session in (self.victim.session, self.session):
                 info = link.call("SESSION_INFO", {"session": session}).must()
                 self.assertEqual((info["length"], info["state"]), (40, "active"))
 
     def test_connections(self):
-        """Thousands that say nothing."""
+        """Thousands of silent ones."""
         with contextlib.ExitStack() as stack:
             for _ in range(4):
                 self.crowd(stack, 600)
@@ -198,7 +201,7 @@ class Flood(place.Trial):
         self.run_on()
 
     def test_connections_to_http(self):
-        """Hundreds that say nothing, from one address; health and metrics are asked for from another."""
+        """Hundreds of silent ones, from one address; health and metrics are asked for from another."""
         host, port = self.ground.ready["http"].rsplit(":", 1)
 
         def files():

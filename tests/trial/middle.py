@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine in the middle: a TCP proxy that has every byte of both directions, and does with it what it is told."""
+"""A machine in the middle: a TCP proxy that has every byte of both directions, and does with it what a test
+says."""
 import socket
 import threading
 import time
 
 
 class Middle:
-    """Listens at (host, port) and dials `to` for each connection. Modes may be changed at any time, for all connections."""
+    """Listens at (host, port) and dials `to` for each connection. Modes may be changed at any time, for all
+    connections."""
 
     def __init__(self, to, host="127.0.0.1", port=0):
         self.to, self.delay_s, self.flips, self.flipped, self.lock = to, 0, 0, 0, threading.Lock()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A machine in the middle of every way: client to coordinator, client to worker, worker to coordinator, coordinator to worker
-and worker to worker.
+"""A machine in the middle of every way: client to coordinator, client to worker, worker to coordinator,
+coordinator to worker and worker to worker.
 
     middle_test.py BIN        BIN: the folder of the programs
 """
@@ -29,7 +29,8 @@ def free_ports(n):
 
 
 class Led(place.Place):
-    """A place whose daemons reach each other, and clients the workers, at 127.0.0.9: there the machine in the middle is."""
+    """A place whose daemons reach each other, and clients the workers, at 127.0.0.9: there the machine in the
+    middle is."""
 
     def __init__(self, tls=True):
         self.middles = {}
@@ -99,7 +100,8 @@ class InTheMiddle(place.Trial):
         return sorted(self.ground.middles)
 
     def attend(self, way="client to coordinator"):
-        """One step over a new link by this way; None: no answer came. An answer that comes is right, or an error."""
+        """One step over a new link by this way; None: no answer came. An answer that comes is right, or an
+        error."""
         try:
             with self.ground.link(self.token, self.ground.led(way) if way else None) as link:
                 answer = wire.attend(link, self.session, 65)
@@ -116,7 +118,8 @@ class InTheMiddle(place.Trial):
         self.ground.until(lambda: self.attend() is not None, "a step is answered again")
 
     def test_records(self):
-        """It has bytes of all ways, and in none of them K, V, a token, a pass, a name or a proof of the secret."""
+        """It has bytes of all ways, and in none of them K, V, a token, a pass, a name or a proof of the
+        secret."""
         for way in self.ways():
             self.assertGreater(len(self.ground.middles[way].everything()), 300, way)
             text = self.ground.middles[way].everything()
@@ -195,7 +198,8 @@ class InTheMiddle(place.Trial):
         self.recovers()
 
     def test_replays(self):
-        """What a client has said, said again by the machine: nothing of it is done, and nothing is answered."""
+        """What a client has said, said again by the machine: nothing of it is done, and nothing is
+        answered."""
         with self.ground.link(self.token, self.ground.led("client to coordinator")) as link:
             made = self.ground.session(link, "to-be-deleted-once", 20)
             link.call("SESSION_DELETE", {"session": made}).must()
@@ -222,7 +226,7 @@ class InTheMiddle(place.Trial):
         return self.ground.run("ping", "-e", endpoint, "-t", path, "--timeout=5s", *more, code=None)
 
     def test_its_own_certificate(self):
-        """One of another authority, for the right host and role, is not believed: no token is shown."""
+        """One of another authority, for the right host and role, is not trusted: no token is shown."""
         other = self.ground.path / "other-authority"
         self.ground.run("pki", "init", other)
         self.ground.run("pki", "issue", other, "--role", "coordinator,worker", "--name", "middle", "--host", "127.0.0.1")
@@ -239,7 +243,7 @@ class InTheMiddle(place.Trial):
                 wire.Link(self.ground.endpoint, self.ground.context(other / "middle"), role, secret=self.ground.secret)
 
     def test_the_right_certificate_for_another_host(self):
-        """A coordinator's certificate of the right authority for another host: clients do not believe it."""
+        """A coordinator's certificate of the right authority for another host: clients do not trust it."""
         self.ground.run("pki", "issue", self.ground.pki, "--role", "coordinator", "--name", "elsewhere", "--host", "coordinator.example")
         false = pretender.Pretender(self.ground, self.ground.pki / "elsewhere")
         try:
@@ -249,7 +253,8 @@ class InTheMiddle(place.Trial):
             false.close()
 
     def test_strips(self):
-        """Plain answers to who dials tls://, plain hellos to who serves it: neither end goes on in the clear."""
+        """Plain answers to a peer that dials tls://, plain hellos to one that serves it: neither end goes on
+        in the clear."""
         false = pretender.Pretender(self.ground, None, tls=False)
         try:
             self.ping(false.endpoint.replace("tcp://", "tls://"), f"--tls-ca={self.ground.pki}/ca.pem")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of the trial: real daemons over TLS, each with its own certificate, tokens of two tenants, and what an attacker
-would have stolen of it. Ended with the object."""
+"""The place of the trial: real daemons over TLS, each with its own certificate, tokens of two tenants, and
+what an attacker would have stolen of it. Ended with the object."""
 import contextlib
 import json
 import pathlib
@@ -18,7 +18,8 @@ PATIENCE_S = wire.PATIENCE_S
 
 
 class Place:
-    """tls: False: all endpoints are plain. Tokens are made with `token`; that of the token file is an admin's."""
+    """tls: False: all endpoints are plain. Tokens are made with `token`; that of the token file is an
+    admin's."""
 
     def __init__(self, binaries, workers=2, tls=True, coordinator=(), worker=()):
         self.bin, self.tls, self.processes = pathlib.Path(binaries), tls, {}
@@ -201,7 +202,7 @@ def read(door, ticket, session, incarnation, chunk, first, count):
 
 
 class Trial(unittest.TestCase):
-    """A test case that says which code it wants."""
+    """A test case that says which code it expects."""
 
     def assertCode(self, answer, code, *words):
         self.assertEqual(answer.code, code, repr(answer))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that are none: what diallers tell whoever they were led to."""
+"""Servers that only pretend: what diallers reveal to the one that they were led to."""
 import contextlib
 import socket
 import ssl
@@ -10,8 +10,8 @@ import wire
 
 
 class Pretender:
-    """A server with this certificate that speaks the accepting half of the hello, as the role that it likes, and notes what it
-    was told. With the secret its proof is right."""
+    """A server with this certificate that speaks the accepting half of the hello, as the role that it likes,
+    and notes what it got. With the secret its proof is right."""
 
     def __init__(self, ground, pair, role=wire.COORDINATOR, secret=None, tls=True):
         self.context = None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of proto/banyan.proto, read from that file: packed from and unpacked to dictionaries. What an attacker would
-write for himself; it checks nothing, so that wrong messages can be sent."""
+"""The messages of proto/banyan.proto, read from that file: packed from and unpacked to dictionaries. What an
+attacker would write for himself; it checks nothing, so that wrong messages can be sent."""
 import re
 import struct
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/operating/security.md and the trial are of one mind: each test of an attacker is a line of his table, each line is a
-test, and the files that promises are tested by exist."""
+"""docs/operating/security.md and the trial are of one mind: each test of an attacker is a line of his table,
+each line is a test, and the files that promises are tested by exist."""
 import ast
 import pathlib
 import re

@@ -83,7 +83,7 @@ class SecondTenant(place.Trial):
             self.assertEqual(red.call("SESSION_INFO", {"session": self.session}).must()["length"], 40)
 
     def test_its_name(self):
-        """As if nobody had it: blue may take it, and has another session then."""
+        """As if the name were free: blue may take it, and has another session then."""
         for method in ("SESSION_OPEN", "SESSION_INFO"):
             one, other = (self.blue.call(method, {"name": name}) for name in ("secret-plans", "secret-plane"))
             self.assertEqual(one.code, wire.NOT_FOUND)
@@ -96,7 +96,7 @@ class SecondTenant(place.Trial):
         self.assertEqual(self.red.call("SESSION_INFO", {"name": "secret-plans"}).must()["session"], self.session)
 
     def test_its_keys(self):
-        """The key of a create or fork gives nobody else's session."""
+        """The key of a create or fork gives no other tenant's session."""
         made = self.red.call("SESSION_CREATE", {"spec": wire.SPEC, "key": KEY}).must()["session"]
         other = self.blue.call("SESSION_CREATE", {"spec": wire.SPEC, "key": KEY}).must()["session"]
         self.assertNotEqual(made, other)
@@ -131,7 +131,8 @@ class SecondTenant(place.Trial):
         self.assertCode(self.blue.call("QUOTA_SET", {"tenant": "red", "quotas": [{"name": "sessions", "max": 1}]}), wire.PERMISSION_DENIED)
 
     def test_events(self):
-        """What happens to red's sessions is no event of blue's, by no filter; nor is it counted as one that blue has missed."""
+        """What happens to red's sessions is no event of blue's, by no filter; nor is it counted as one that
+        blue has missed."""
         made = self.ground.session(self.red, "eventful", 20)
         self.red.call("SESSION_TRUNCATE", {"session": made, "length": 0}).must()
         self.red.call("SESSION_DELETE", {"session": made}).must()
@@ -173,8 +174,8 @@ class SecondTenant(place.Trial):
         self.blue.call("SESSION_DELETE", {"session": own}).must()
 
     def test_over_http(self):
-        """With a user's token --http says nothing of sessions or the cluster; its metrics name its own tenant and, without a token,
-        none: those who run the cluster see all."""
+        """With a user's token --http shows nothing of sessions or the cluster; its metrics name its own
+        tenant and, without a token, none: those who run the cluster see all."""
         url = f"http://{self.ground.ready['http']}/"
         for path in ("api/v1/sessions", "api/v1/workers", "api/v1/cluster", "api/v1/events"):
             request = urllib.request.Request(url + path, headers={"Authorization": f"Bearer {self.blue_token}", "X-Banyan": "1"})
@@ -206,9 +207,9 @@ class SecondTenant(place.Trial):
             return answer.read().decode()
 
     def test_what_ids_tell(self):
-        """Not how many sessions others make, nor how many there are, nor when each was made: ids of two tenants, made in turns, are
-        in no order, share neither half, and are as far from each other as random numbers. Neither do those of chunks; and a pass
-        does not say in the clear whose it is."""
+        """Not how many sessions others make, nor how many there are, nor when each was made: ids of two
+        tenants, made in turns, are in no order, share neither half, and are as far from each other as random
+        numbers. Neither do those of chunks; and a pass does not say in the clear whose it is."""
         made, turns = [], 32
         for _ in range(turns):  # one place of those that live, used again and again; then new ones
             session = self.blue.call("SESSION_CREATE", {"spec": wire.SPEC}).must()["session"]
@@ -231,7 +232,8 @@ class SecondTenant(place.Trial):
             who.call("SESSION_DELETE", {"session": session}).must()
 
     def no_pattern(self, ids):
-        """What numbers in the order of their making are if chance makes them. Chance breaks this less than once in 10^5 times."""
+        """What numbers in the order of their making are if chance makes them. Chance breaks this less than
+        once in 10^5 times."""
         n = len(ids)
         self.assertGreaterEqual(n, 32)
         for half in (lambda x: x >> 32, lambda x: x & 0xFFFFFFFF):
@@ -244,7 +246,8 @@ class SecondTenant(place.Trial):
         self.assertGreater(min(map(abs, steps)), 1 << 24)
 
     def test_memory(self):
-        """A marker in red's rows, deleted: blue's rows, put or not, never have it, in the memory that red's had."""
+        """A marker in red's rows, deleted: blue's rows, put or not, never have it, in the memory that red's
+        had."""
         spec = {**wire.SPEC, "members": 2}
         for _ in range(4):
             made = self.red.call("SESSION_CREATE", {"spec": spec}).must()["session"]
@@ -267,7 +270,8 @@ class SecondTenant(place.Trial):
             self.blue.call("SESSION_DELETE", {"session": own}).must()
 
     def fill(self, link, session, data, every=1):
-        """1024 rows of K and V of these bytes, or the first row of each chunk alone, put and committed where they are whole."""
+        """1024 rows of K and V of these bytes, or the first row of each chunk alone, put and committed where
+        they are whole."""
         n = 1024
         opened = link.call("ATTACH_OPEN", {"session": session, "first": 0, "count": n}).must()
         doors = [self.ground.door(worker["endpoint"], opened) for worker in opened["workers"]]

@@ -84,7 +84,8 @@ class StolenToken(place.Trial):
         self.assertEqual({w["draining"] for w in self.ground.json("workers")}, {False})
 
     def test_with_each_access(self):
-        """The table of docs/operating/tenants.md, from outside: no method is open to who ought not to have it, new ones included."""
+        """The table of docs/operating/tenants.md, from outside: no method is open to a caller that must not
+        have it, new ones included."""
         self.denied("read-only", READ_ONLY)
         self.denied("user", USER)
         self.denied("operator", OPERATOR)
@@ -115,7 +116,8 @@ class StolenToken(place.Trial):
         self.assertEqual(self.ground.active(), 2)
 
     def test_methods_of_coordinators(self):
-        """What a coordinator tells workers: not at the coordinator, not at a worker's public door, not at its edge."""
+        """What a coordinator sends to workers: not at the coordinator, not at a worker's public door, not at
+        its edge."""
         for method in sorted(INTERNAL):
             self.assertIn(self.link.call(method).code, (wire.UNIMPLEMENTED, wire.PERMISSION_DENIED), method)
         opened = self.link.call("READ_OPEN", {"session": self.own, "first": 0, "count": 16}).must()
@@ -246,7 +248,8 @@ class StolenToken(place.Trial):
     # ---- and its end
 
     def test_revoked(self):
-        """Its open link ends, and nothing else: not that of the tenant's other token, not what the thief has made."""
+        """Its open link ends, and nothing else: not that of the tenant's other token, not what the thief has
+        made."""
         stolen = self.ground.token("soon-revoked", tenant="red")
         with self.ground.link(stolen) as thief, self.ground.link(self.other) as other:
             made = self.ground.session(thief, "made-by-the-thief", 20)
@@ -261,7 +264,8 @@ class StolenToken(place.Trial):
             self.assertItem(wire.attend(other, self.foreign, 19))
             self.assertItem(wire.attend(self.link, self.own, 19))
             self.assertEqual(self.link.call("SESSION_INFO", {"session": made}).must()["length"], 20)
-            # What docs/operating/security.md states: what it had been given for the workers is good until it expires by itself
+            # What docs/operating/security.md states: what it had been given for the workers is good until it
+            # expires by itself
             with self.ground.door(self.holder(opened), opened) as door:
                 self.assertIn(place.put(door, opened["ticket"], made, 32, 1).code, (wire.OK, wire.FAILED_PRECONDITION))
                 self.assertExpires(door, opened, made)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire as docs/reference/wire.md describes it, for who has no manners: links whose hello says what one likes, calls of any method
-with any body, frames that are wrong. Blocking; every wait ends."""
+"""The wire as docs/reference/wire.md describes it, for a client without manners: links whose hello says what
+one likes, calls of any method with any body, frames that are wrong. Blocking; every wait ends."""
 import ctypes
 import hashlib
 import hmac
@@ -80,7 +80,7 @@ def read_secret(path):
 
 
 def make_ticket(secret, read=False, **fields):
-    """As the coordinator makes it: for who has the cluster secret."""
+    """As the coordinator makes it: for a holder of the cluster secret."""
     packed = PROTO.pack("Ticket", fields)
     return packed + (mac(secret, b"read", packed) if read else mac(secret, packed))
 
@@ -99,7 +99,8 @@ def context(ca=None, pair=None, verify=True):
 
 
 def binding(tls):
-    """RFC 9266's tls-exporter, which `ssl` does not give: by OpenSSL's own function, on the connection inside `tls`."""
+    """RFC 9266's tls-exporter, which `ssl` does not give: by OpenSSL's own function, on the connection inside
+    `tls`."""
     import _ssl
     library = ctypes.CDLL(_ssl.__file__)
     inside = ctypes.cast(id(tls._sslobj), ctypes.POINTER(ctypes.c_void_p))[3]  # reference count, type, socket, SSL
@@ -253,7 +254,8 @@ def rows(n, seed=0):
 
 
 def attend(link, session, first, n=1, append=None, **more):
-    """One item; append: seed of its rows, None: it only looks. The Answer of the call, whose `item` is the item's status."""
+    """One item; append: seed of its rows, None: it only looks. The Answer of the call, whose `item` is the
+    item's status."""
     item = {"session": session, "layer": 0, "first": first, "rows": n, "q_heads": SHAPE.heads, "v_dim": SHAPE.dim,
             "q_bytes": n * ROW_BYTES, **more}
     tensors = [rows(n, seed=first + 77)]

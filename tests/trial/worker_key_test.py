@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A stolen worker certificate with its key, without the cluster's secret and with it: what it opens and what it does not.
+"""A stolen worker certificate with its key, without the cluster's secret and with it: what it opens and what
+it does not.
 
     worker_key_test.py BIN        BIN: the folder of the programs
 """
@@ -48,7 +49,7 @@ class StolenWorkerKey(place.Trial):
                     self.link(endpoint, role)
 
     def test_without_the_secret_it_cannot_be_believed(self):
-        """A worker that is led to it hangs up before it has proved or told anything."""
+        """A worker that is led to it hangs up before it has proved or revealed anything."""
         self.hears_nothing(pretender.Pretender(self.ground, self.pair, wire.COORDINATOR))
 
     # ---- the secret alone
@@ -75,7 +76,7 @@ class StolenWorkerKey(place.Trial):
     # ---- both
 
     def hears_nothing(self, false):
-        """A worker that joins the pretender tells it nothing."""
+        """A worker that joins the pretender reveals nothing."""
         try:
             process = threading.Thread(target=self.join_and_end, args=(false,), daemon=True)
             process.start()
@@ -112,7 +113,7 @@ class StolenWorkerKey(place.Trial):
             self.link(self.ground.endpoint, wire.COORDINATOR, self.secret)
 
     def test_as_coordinator_that_is_dialled(self):
-        """A worker that is led to it, with the right secret, tells it nothing."""
+        """A worker that is led to it, with the right secret, reveals nothing to it."""
         self.hears_nothing(pretender.Pretender(self.ground, self.pair, wire.COORDINATOR, self.secret))
 
     def test_as_coordinator_to_clients(self):
@@ -128,7 +129,8 @@ class StolenWorkerKey(place.Trial):
             false.close()
 
     def test_what_a_worker_may_not(self):
-        """As a worker it has no method of coordinators, at the others' edges, and none of clients at the coordinator."""
+        """As a worker it has no method of coordinators, at the others' edges, and none of clients at the
+        coordinator."""
         with self.link(self.ground.worker("w1")["edge_endpoint"], wire.WORKER, self.secret) as link:
             for method in ("LAYOUT_SET", "SESSION_DROP", "INVENTORY", "ROWS_COMMIT", "ROWS_ABORT", "CHUNK_PULL", "PLAN_INSTALL", "AUDIT",
                            "MASS"):
@@ -170,7 +172,8 @@ class StolenWorkerKey(place.Trial):
             self.ground.end("evil")
 
     def test_what_it_can_read(self):
-        """At another worker's edge it reads rows of any session; with the secret it makes tickets and passes for itself."""
+        """At another worker's edge it reads rows of any session; with the secret it makes tickets and passes
+        for itself."""
         with self.ground.link(self.token) as link:
             opened = link.call("READ_OPEN", {"session": self.session, "first": 0, "count": 16}).must()
         chunk, holder = opened["chunks"][0]["chunk"], opened["chunks"][0]["holders"][0]
@@ -207,7 +210,8 @@ class StolenWorkerKey(place.Trial):
             self.assertItem(wire.attend(link, self.session, 39))
 
     def test_a_lost_workers_name(self):
-        """With a certificate that names its worker, the name of a worker that is lost is not to be had, nor any other."""
+        """With a certificate that names its worker, the name of a worker that is lost is not to be had, nor
+        any other."""
         ground = self.ground
         for name in ("w2", "w3"):
             ground.run("pki", "issue", ground.pki, "--role=worker", "--host=127.0.0.1", f"--name={name}", f"--worker={name}")

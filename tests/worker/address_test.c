@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a worker listens when it is not told, what it refuses, and --advertise.
-#include "worker/address.h"
+// Where a worker listens by default, what it refuses, and --advertise.
+#include "worker/daemon/address.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
+#include "common/log/log.h"
 
 #define FAR "tcp://192.0.2.7:7412" // of no machine: RFC 5737
 
@@ -36,7 +36,7 @@ static void defaults_follow_the_coordinator(void **state)
         {"tcp://localhost:7412", "a token", false, false, false},
         {"unix:///run/c.sock", NULL, false, false, false},
         {FAR, NULL, false, true,
-         false}, // nobody else may come to the public one; the edge is refused, see below
+         false}, // no other host may come to the public one; the edge is refused, see below
         {FAR, "a token", false, true, false},
         {FAR, NULL, true, true, true},
         {"tcp://127.0.0.1:7412," FAR, "a token", true, true, true},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arena: places, the account, what goes back to the system; and long random runs against a model that
-// knows every byte.
+// The arena: places, the account, what goes back to the system; and long random runs against a model that has
+// every byte.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "worker/pages.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "worker/memory/pages.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -353,7 +353,7 @@ static void anything_goes(uint64_t limit, uint64_t keep, uint64_t seed)
             assert_int_equal((uintptr_t)piece->memory % 64, 0);
             piece->bytes = bytes;
             live += bytes;
-            assert_true(is_zero(piece->memory, bytes)); // whoever had it before
+            assert_true(is_zero(piece->memory, bytes)); // no matter whose it was before
             fill(piece, (uint8_t)next_random(&seed));
         }
         assert_true(worker_arena_held(arena) >= live && worker_arena_held(arena) <= limit);

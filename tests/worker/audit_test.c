@@ -9,11 +9,11 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/reference.h"
-#include "proto/limits.h"
-#include "proto/spec.h"
-#include "proto/status.h"
+#include "proto/model/limits.h"
+#include "proto/model/spec.h"
+#include "proto/rpc/status.h"
 #include "tests/common/named.h"
 #include "tests/worker/fixture.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a worker knows that its files may lack rows (worker/disk/boot.c): after a loss of power, and only then, until
-// a coordinator has told it which rows there are.
+// Whether a worker detects that its files may lack rows (worker/disk/boot.c): after a loss of power, and only
+// then, until a coordinator has said which rows there are.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static void ends_in_order(struct process *p, struct sim_files *directory, const 
     start(p, directory);
 }
 
-// What a coordinator says that knows all rows of all layers up to there.
+// What a coordinator says that has all rows of all layers up to there.
 static void settle(struct process *p, uint64_t length)
 {
     Banyan__Pb__LayoutSetRequest request = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
@@ -71,7 +71,7 @@ static void power(void **state)
     }
 }
 
-// It is over when a coordinator that knows has said what there is, and the rows are here.
+// It is over when a coordinator with a record of all rows has listed them, and the rows are here.
 static void told(void **state)
 {
     struct sim_files directory;
@@ -79,11 +79,11 @@ static void told(void **state)
     (void)state;
     begin_with(&p, &directory, WORKER_FSYNC_INTERVAL);
     again(&p, &directory, "two");
-    set_layout(&p, CHUNKS); // nobody says what there is
+    set_layout(&p, CHUNKS); // no list of what there should be
     assert_true(session_of(&p)->doubtful);
     settle(&p, TOKENS + 6);
     assert_true(session_of(&p)->doubtful);
-    again(&p, &directory, "two"); // which it was told, and lacks: the chunk is given up
+    again(&p, &directory, "two"); // which was named, and which it lacks: the chunk is given up
     assert_int_equal(session_of(&p)->n_chunks, CHUNKS - 1);
     assert_true(session_of(&p)->doubtful);
     settle(&p, TOKENS);
@@ -127,7 +127,8 @@ static void taken_back(void **state)
     }
 }
 
-// A chunk's only rows are of an append that may have been acknowledged, and its file is gone: as if it had never had one.
+// A chunk's only rows are of an append that may have been acknowledged, and its file is gone: as if it had
+// never had one.
 static void a_file_is_gone(void **state)
 {
     (void)state;

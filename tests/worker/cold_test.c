@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that leave memory for a worker's files (worker/cold.h): which may, in which order, that they come back with the
-// same bytes or not at all, whatever is damaged, and that what is in use stays.
+// Rows that leave memory for a worker's files (worker/store/cold.h): which may, in which order, that they
+// come back with the same bytes or not at all, whatever is damaged, and that what is in use stays.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +15,9 @@
 #include <string.h>
 
 #include "tests/worker/disk_fixture.h"
-#include "worker/cold.h"
 #include "worker/disk/fetch.h"
-#include "worker/disk/files.h"
+#include "worker/files/files.h"
+#include "worker/store/cold.h"
 
 enum { FULL = CHUNKS * TOKENS };
 
@@ -251,7 +251,8 @@ static void stop_after_looks(void *arg)
         common_loop_stop(until->loop);
 }
 
-// A file that cannot be opened for want of a descriptor is no damaged one: its rows, which are there alone, are not given up.
+// A file that cannot be opened for want of a descriptor is no damaged one: its rows, which are there alone,
+// are not given up.
 static void a_scrub_without_descriptors(void **state)
 {
     struct sim_files directory;
@@ -283,7 +284,7 @@ static void a_scrub_without_descriptors(void **state)
     sim_files_end(&directory);
 }
 
-// ---- rows that change, or come again ------------------------------------------------------------
+// ---- rows that change, or return ----------------------------------------------------------------
 
 static enum common_code put_again(struct process *p, uint32_t nth, uint8_t flip)
 {

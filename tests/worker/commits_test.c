@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commits whose ranges overlap, message by message in every order that a network may make of them: each
-// freezes and lets go rows of its own.
+// freezes and releases rows of its own.
 #include "tests/worker/service.h"
 
 enum { A = 11, B = 12, C = 13, PREPARE, COMMIT, ABORT };
@@ -58,7 +58,7 @@ static void rows_stop(struct setup *s)
     cluster_stop(&s->c);
 }
 
-// The one that was seen: B finds a hole and lets go while A's commit is being made durable.
+// The one that was seen: B finds a hole and releases its rows while A's commit is being made durable.
 static void an_abort_leaves_what_another_froze(void **state)
 {
     (void)state;
@@ -82,7 +82,7 @@ static void an_abort_leaves_what_another_froze(void **state)
     }
 }
 
-// The last to let go thaws, whichever it is; a commit needs a freeze of its own.
+// The last to release thaws, whichever it is; a commit needs a freeze of its own.
 static void the_last_to_let_go_thaws(void **state)
 {
     (void)state;
@@ -121,13 +121,13 @@ static void what_is_over_thaws(void **state)
     assert_int_equal(say(&s, PREPARE, A, 40, 10), COMMON_OK);
     assert_int_equal(say(&s, PREPARE, B, 45, 10), COMMON_OK);
     assert_int_equal(say(&s, PREPARE, C, 50, 10), COMMON_OK);
-    assert_int_equal(say(&s, COMMIT, 0, 45, 2), COMMON_OK); // of a durable commit, told again
+    assert_int_equal(say(&s, COMMIT, 0, 45, 2), COMMON_OK); // of a durable commit, repeated
     assert_int_equal(settle(&s, TERM, C), COMMON_OK);
     assert_false(frozen(&s, 44));
     assert_true(frozen(&s, 45) && frozen(&s, 46)); // committed
     assert_false(frozen(&s, 47));
     assert_true(frozen(&s, 50) && frozen(&s, 59));                 // C is under way
-    assert_int_equal(say(&s, PREPARE, A, 40, 10), COMMON_ABORTED); // so late that nobody would thaw it
+    assert_int_equal(say(&s, PREPARE, A, 40, 10), COMMON_ABORTED); // so late that it would never be thawed
     Banyan__Pb__RowsPrepareRequest late = BANYAN__PB__ROWS_PREPARE_REQUEST__INIT;
     late.term = TERM;
     late.session = SESSION;
@@ -160,8 +160,8 @@ static void ask_as(struct setup *s, uint64_t life)
                      COMMON_OK);
 }
 
-// A coordinator on a wrong store does not know whether the commit is durable on the right one (seed 20003411 of
-// chaos_test).
+// A coordinator on a wrong store does not know whether the commit is durable on the right one (seed 20003411
+// of chaos_test).
 static void what_is_over_for_another_store_stays_frozen(void **state)
 {
     (void)state;
@@ -177,7 +177,7 @@ static void what_is_over_for_another_store_stays_frozen(void **state)
     rows_stop(&s);
 }
 
-// Told again, a durable range is committed as far as it is here, and the rest is refused.
+// Repeated, a durable range is committed as far as it is here, and the rest is refused.
 static void what_is_here_of_a_durable_range_counts(void **state)
 {
     (void)state;
@@ -221,7 +221,7 @@ static void a_truncation_ends_them_all(void **state)
     rows_stop(&s);
 }
 
-// Of a chunk that a truncation has made of another, a commit that is told again asks nothing, wherever its id puts it.
+// Of a chunk that a truncation has made of another, a repeated commit asks nothing, wherever its id puts it.
 static void nothing_is_asked_of_a_copy(void **state)
 {
     (void)state;
@@ -342,7 +342,7 @@ static enum common_code tell_ranges(struct setup *s, uint64_t commit, const uint
     return cluster_call(&s->c, s->c.edges[0], BANYAN__PB__METHOD__METHOD_ROWS_COMMIT, &m.base, NULL, 0, NULL);
 }
 
-// Rows whose commits are durable, told again in one message: what is here of all of them counts.
+// Rows whose commits are durable, repeated in one message: what is here of all of them counts.
 static void many_ranges_in_a_message(void **state)
 {
     (void)state;
@@ -407,8 +407,8 @@ static enum common_code undo_append(struct setup *s, uint64_t write, uint64_t le
     return cluster_call(&s->c, s->c.edges[0], BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base, NULL, 0, NULL);
 }
 
-// An append over frozen rows takes them out of the commit. When it is taken back they are the commit's again, which
-// may be durable already.
+// An append over frozen rows takes them out of the commit. When it is taken back they are the commit's again,
+// which may be durable already.
 static void an_append_that_is_taken_back_leaves_a_commit_its_rows(void **state)
 {
     (void)state;
@@ -432,12 +432,13 @@ static void an_append_that_is_taken_back_leaves_a_commit_its_rows(void **state)
     assert_true(frozen(&s, 44) && frozen(&s, 53));
     assert_false(frozen(&s, 54));
     assert_int_equal(say(&s, COMMIT, A, 44, 10), COMMON_OK);
-    assert_int_equal(undo_append(&s, 10, 40), COMMON_OK); // what is committed is nobody's to take back
+    assert_int_equal(undo_append(&s, 10, 40), COMMON_OK); // what is committed cannot be taken back
     assert_true(frozen(&s, 44) && frozen(&s, 53));
     rows_stop(&s);
 }
 
-// A commit that found holes comes to nothing. An append that filled them, and is taken back, leaves nothing frozen.
+// A commit that found holes comes to nothing. An append that filled them, and is taken back, leaves nothing
+// frozen.
 static void what_fills_a_commits_holes_is_not_its_own(void **state)
 {
     (void)state;

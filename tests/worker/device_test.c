@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-#include "common/log.h"
-#include "worker/device.h"
-#include "worker/memory.h"
+#include "common/log/log.h"
+#include "worker/memory/memory.h"
+#include "worker/processors/device.h"
 
 enum { DIM = 64, KEYS = 16, JOBS = 12 };
 
@@ -65,7 +65,8 @@ static void it_is_chosen_by_name(void **state)
     worker_device_close(NULL);
 }
 
-// Without a module, and with one that sees no device: news where there is hardware, and where it was looked for.
+// Without a module, and with one that sees no device: news where there is hardware, and where it was looked
+// for.
 static void why_there_is_no_device(void **state)
 {
     (void)state;

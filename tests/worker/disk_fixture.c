@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/cold.h"
-#include "worker/disk/image.h"
-#include "worker/memory.h"
+#include "worker/files/image.h"
+#include "worker/memory/memory.h"
+#include "worker/store/cold.h"
 
 static const struct common_secret secret = {{1, 2, 3}};
 
@@ -201,7 +201,7 @@ void tell_copy(struct process *p, uint64_t id, uint32_t chunk)
         fail_msg("%s", p->err.message);
 }
 
-// As worker/step.c does it.
+// As worker/steps/step.c does it.
 enum common_code append(struct process *p, uint32_t layer, uint64_t position)
 {
     uint8_t k[ROW], v[ROW];
@@ -233,7 +233,7 @@ enum common_code put_rows(struct process *p, uint32_t chunk)
     return worker_store_write(p->store, &rows, 1, WORKER_ROW_PUT, UINT64_MAX, &p->err);
 }
 
-// Attached as worker/rows.c and prepare.c do it. Whether they are frozen, and may be committed.
+// Attached as worker/rows/rows.c and prepare.c do it. Whether they are frozen, and may be committed.
 enum common_code attach(struct process *p, uint32_t chunk, uint32_t layer)
 {
     uint8_t k[TOKENS][ROW], v[TOKENS][ROW];
@@ -257,7 +257,8 @@ void commit(struct process *p, uint32_t chunk, uint32_t layer)
     worker_disk_touch(p->disk, session_of(p));
 }
 
-// Rows that are there have their bytes. Returns how many from the start of the layer on are, in chunks that are named.
+// Rows that are there have their bytes. Returns how many from the start of the layer on are, in chunks that
+// are named.
 uint64_t check_layer(struct process *p, uint32_t layer, enum worker_row least)
 {
     uint8_t k[ROW], v[ROW], want_k[ROW], want_v[ROW];
@@ -281,7 +282,7 @@ uint64_t check_layer(struct process *p, uint32_t layer, enum worker_row least)
     return whole;
 }
 
-// A chunk that is named has all that its session knows to be acknowledged.
+// A chunk that is named has all that its session has recorded as acknowledged.
 void check_named(struct process *p)
 {
     const struct worker_session *session = session_of(p);

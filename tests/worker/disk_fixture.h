@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of a worker's files share: a process with a store, its files in a directory in memory, and one session.
+// What tests of a worker's files share: a process with a store, its files in a directory in memory, and one
+// session.
 #ifndef TESTS_WORKER_DISK_FIXTURE_H
 #define TESTS_WORKER_DISK_FIXTURE_H
 
@@ -12,7 +13,7 @@
 
 #include "tests/sim/sim_files.h"
 #include "worker/disk/disk.h"
-#include "worker/session.h"
+#include "worker/session/session.h"
 
 enum {
     LAYERS = 2,
@@ -41,7 +42,8 @@ extern enum worker_fsync disk_fsync;
 extern uint64_t disk_waiting;                                      // as worker_disk_options.waiting
 extern void (*disk_wanted)(void *arg, struct worker_chunk *chunk); // likewise; with the process
 
-// What came of `code` when all that was asked of the files is done: as a worker waits before it answers for a session.
+// What came of `code` when all that was asked of the files is done: as a worker waits before it answers for a
+// session.
 enum common_code kept(struct process *p, uint64_t session, enum common_code code);
 void finish_changes(struct process *p); // runs the loop until all that was asked of the files is done
 void row_of(uint32_t layer, uint64_t position, uint8_t k[ROW], uint8_t v[ROW]);
@@ -55,7 +57,7 @@ enum common_code ask_layout(struct process *p, uint64_t session, uint32_t chunks
 enum common_code put_rows(struct process *p, uint32_t chunk); // its rows of layer 0, and does not wait
 enum common_code tell_apart(struct process *p, uint64_t session, uint32_t chunks); // chunks of its own
 void set_layout(struct process *p, uint32_t chunks);                               // of SESSION
-// The same of all its chunks, as a coordinator says it that knows where each layer ends.
+// The same of all its chunks, as a coordinator says it that has a record of where each layer ends.
 void tell_settled(struct process *p, uint64_t length, uint64_t settled);
 void tell_copy(struct process *p, uint64_t id, uint32_t chunk); // of that one, beside it, for a truncation
 enum common_code append(struct process *p, uint32_t layer, uint64_t position);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker's files while the system has no memory: what was refused is taken later, and nothing that was to be done is
-// forgotten. What the worker allocates is counted, and refused from one allocation on, so many of them (failing.h).
+// A worker's files while the system has no memory: what was refused is taken later, and no work is forgotten.
+// What the worker allocates is counted, and refused from one allocation on, so many of them (failing.h).
 #include "tests/sim/failing.h"
 #include "tests/worker/disk_fixture.h"
 #include "worker/disk/state.h"
@@ -20,8 +20,8 @@ static void refuse(uint64_t from, uint64_t n)
     refuse_to = from + n;
 }
 
-// What the worker does while memory is short. How many allocations that were. Some of it is refused, and tried again by whoever
-// asked when there is memory.
+// What the worker does while memory is short. How many allocations that were. Some of it is refused, and its
+// caller tries again when there is memory.
 static uint64_t trouble(struct process *p, uint64_t from, uint64_t n, bool *told, uint64_t *length)
 {
     refuse(from, n);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker's files (worker/disk), over a directory in memory and a real one: whatever byte of them changes, wherever
-// they end, and whichever write fails, a process that starts on them has what was acknowledged or does not name the
-// chunk, and never other bytes.
+// A worker's files (worker/disk), over a directory in memory and a real one: whatever byte of them changes,
+// wherever they end, and whichever write fails, a process that starts on them has what was acknowledged or
+// does not name the chunk, and never other bytes.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,9 +20,9 @@
 #include "tests/sim/sim_files.h"
 #include "tests/worker/disk_fixture.h"
 #include "worker/disk/disk.h"
-#include "worker/disk/image.h"
-#include "worker/memory.h"
-#include "worker/session.h"
+#include "worker/files/image.h"
+#include "worker/memory/memory.h"
+#include "worker/session/session.h"
 
 // ---- what comes back ----------------------------------------------------------------------------
 
@@ -95,7 +95,8 @@ static void frozen(void **state)
     sim_files_end(&directory);
 }
 
-// A truncation is under way: the coordinator may have stored it, or not. Whatever the copy's id is, both chunks come back.
+// A truncation is under way: the coordinator may have stored it, or not. Whatever the copy's id is, both
+// chunks come back.
 static void a_truncation_under_way(void **state)
 {
     (void)state;
@@ -212,8 +213,9 @@ static void every_end(void **state)
     sim_files_end(&good);
 }
 
-// An append was taken back, and the record that says so is the one that is damaged: it looks as if the machine had been
-// writing it. The coordinator says where the layers end, and what nobody acknowledged goes again, for good.
+// An append was taken back, and the record that says so is the one that is damaged: it looks as if the
+// machine had been writing it. The coordinator says where the layers end, and what was not acknowledged goes
+// again, for good.
 static void what_was_taken_back_stays_so(void **state)
 {
     struct sim_files directory;
@@ -229,7 +231,7 @@ static void what_was_taken_back_stays_so(void **state)
     struct sim_file *log = sim_files_find(&directory, "chunks/0000000000000065.log");
     log->bytes[log->len - 1] ^= 1;
     start(&p, &directory);
-    assert_int_equal(check_layer(&p, 0, WORKER_ROW_APPENDED), length); // nobody can tell yet
+    assert_int_equal(check_layer(&p, 0, WORKER_ROW_APPENDED), length); // no one can tell yet
     assert_int_equal(session_of(&p)->appended[0].write, 0);
     assert_true(session_of(&p)->doubtful);
     tell_settled(&p, length - 1, write);
@@ -246,7 +248,7 @@ static void what_was_taken_back_stays_so(void **state)
 
 // ---- what is not there ---------------------------------------------------------------------------
 
-// The bytes of a session whose own file is gone are nobody's to remove.
+// The bytes of a session whose own file is gone are not removed.
 static void a_lost_session_file(void **state)
 {
     struct sim_files directory;
@@ -268,7 +270,8 @@ static void a_lost_session_file(void **state)
     sim_files_end(&directory);
 }
 
-// A session that is dropped goes after its chunks: wherever the process ends, no file is left that nobody names.
+// A session that is dropped goes after its chunks: wherever the process ends, no file is left that no session
+// names.
 static void a_drop_that_is_cut_off(void **state)
 {
     struct sim_files good, directory;
@@ -290,7 +293,7 @@ static void a_drop_that_is_cut_off(void **state)
         assert_int_equal(sim_files_count(&directory, "quarantine/"), 0);
         assert_true(!gone || sim_files_count(&directory, "s/") == 0);
         assert_true(gone == !session_of(&p));
-        worker_session_drop(&p.sessions, p.store, SESSION); // as it is told again
+        worker_session_drop(&p.sessions, p.store, SESSION); // as it is repeated
         finish_changes(&p);
         assert_int_equal(sim_files_count(&directory, "s/"), 0);
         kill_it(&p, &directory);
@@ -301,8 +304,8 @@ static void a_drop_that_is_cut_off(void **state)
 
 // ---- what does not fit --------------------------------------------------------------------------
 
-// Each write in turn fails, in part, and those after it. What was acknowledged is there all the same; and when there
-// is room again, everything goes on.
+// Each write in turn fails, in part, and those after it. What was acknowledged is there all the same; and
+// when there is room again, everything goes on.
 static void a_full_disk(void **state)
 {
     (void)state;
@@ -338,15 +341,15 @@ static void a_full_disk(void **state)
                          : worker_chunk_ready(session->chunks[i].chunk, layer);
             (void)check_layer(&p, layer, WORKER_ROW_PUT);
             assert_true(n >= length[layer] - TOKENS);
-            assert_true(n <= length[layer] - TOKENS + 1); // one that nobody was told of
+            assert_true(n <= length[layer] - TOKENS + 1); // one that was not acknowledged
         }
         kill_it(&p, &directory);
         sim_files_end(&directory);
     }
 }
 
-// A fork has rows that nobody brings it: it is refused as long as the files do not take that it has them, whoever says
-// so again. A session that is new to its chunks as well waits for its rows.
+// A fork has rows that no client sends to it: it is refused as long as the files do not take that it has
+// them, also when it is repeated. A session that is new to its chunks as well waits for its rows.
 static void a_fork_on_a_full_disk(void **state)
 {
     struct sim_files directory;
@@ -405,8 +408,9 @@ static void room_again(void **state)
     }
 }
 
-// What a session's log says of appends does not run ahead of what chunks' logs say was taken back: else the rows of one
-// that failed would be there as the next one's, or as nobody's, which count where nobody knows better.
+// What a session's log says of appends does not run ahead of what chunks' logs say was taken back: else the
+// rows of one that failed would be there as the next one's, or as no append's, which count where there is no
+// record of them.
 static void one_log_is_refused(void **state)
 {
     (void)state;
@@ -467,7 +471,8 @@ static void little_memory(void **state)
     sim_files_end(&directory);
 }
 
-// A file that cannot be opened for want of a descriptor is no damaged one: the start says so, and moves nothing.
+// A file that cannot be opened for want of a descriptor is no damaged one: the start says so, and moves
+// nothing.
 static void no_descriptors(void **state)
 {
     struct sim_files directory;
@@ -568,7 +573,7 @@ static void flip(const char *name)
     assert_int_equal(fclose(file), 0);
 }
 
-// Full chunks are sealed; a sealed file that rots is found, and written anew from memory.
+// Full chunks are sealed; a sealed file that rots is found, and rewritten from memory.
 static void sealed_and_scrubbed(void **state)
 {
     char path[64], name[128], command[128];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What engines leave of a device's memory to K and V, where a worker is not told how much that is.
+// What engines leave of a device's memory to K and V, where no option says how much that is.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "worker/engine.h"
+#include "worker/processors/engine.h"
 
 #define GIB (UINT64_C(1) << 30)
 

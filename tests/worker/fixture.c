@@ -12,11 +12,11 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
 #include "kernels/reference.h"
-#include "proto/ticket.h"
+#include "proto/rights/ticket.h"
 
 #define PATIENCE (UINT64_C(30) * COMMON_NS_PER_S)
 

@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 #include "kernels/partial.h"
-#include "proto/rpc.h"
-#include "proto/step.h"
-#include "worker/worker.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/step.h"
+#include "worker/daemon/worker.h"
 
 enum { WORKERS_MAX = 4, SESSION = 0x501, PLAN = 0x901, TERM = 5, EPOCH = 7, INCARNATION = 2 };
 // The session's shape: float32, so that the test can compute with what it put.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker that is told what a session has forgotten: memory goes, rows count as they did, and nothing that needs them
-// is answered.
+// A worker that receives what a session has forgotten: memory goes, rows count as they did, and nothing that
+// needs them is answered.
 #include "tests/worker/service.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 enum { WINDOWED = 0x900, TWIN = 0x901, WINDOW = 8, CHUNKS = 3 };
 static const struct chunk_place mine[CHUNKS] = {{900, 0}, {901, TOKENS}, {902, 2 * TOKENS}};
@@ -150,7 +150,7 @@ static void nothing_is_put_there_or_prepared(void **state)
     assert_int_equal(cluster_put(&s.c, 0, WINDOWED, 0, 62, 4, 0), COMMON_OK);
     assert_int_equal(cluster_put(&s.c, 0, WINDOWED, 0, 62, 4, 1), COMMON_FAILED_PRECONDITION);
     assert_int_equal(cluster_prepare(&s.c, 0, WINDOWED, 0, 62, 4, NULL), COMMON_OK);
-    assert_int_equal(cluster_commit(&s.c, 0, WINDOWED, 0, 0, CHUNKS * TOKENS), COMMON_OK); // told again
+    assert_int_equal(cluster_commit(&s.c, 0, WINDOWED, 0, 0, CHUNKS * TOKENS), COMMON_OK); // repeated
     end_windowed(&s);
 }
 
@@ -204,7 +204,8 @@ static void a_new_history_begins_with_nothing_forgotten(void **state)
     end_windowed(&s);
 }
 
-// All who have a chunk have forgotten it, and one more comes that has not: its rows are brought, for it alone.
+// All who have a chunk have forgotten it, and one more comes that has not: its rows are brought, for it
+// alone.
 static void what_all_have_forgotten_may_be_brought_again(void **state)
 {
     (void)state;
@@ -226,8 +227,9 @@ static void what_all_have_forgotten_may_be_brought_again(void **state)
     end_windowed(&s);
 }
 
-// Rows of a chunk that one session has forgotten, and that are being brought for another one: to the first they count as they did, in
-// a step and when it is told again which rows it has, and nothing that needs them is answered.
+// Rows of a chunk that one session has forgotten, and that are being brought for another one: to the first
+// they count as they did, in a step and when its rows are listed again, and nothing that needs them is
+// answered.
 static void what_is_brought_for_another_counts_as_it_did(void **state)
 {
     (void)state;

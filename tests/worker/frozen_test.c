@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "worker/frozen.h"
-#include "worker/memory.h"
-#include "worker/store.h"
+#include "common/hash/hash.h"
+#include "worker/memory/memory.h"
+#include "worker/session/frozen.h"
+#include "worker/store/store.h"
 
 enum { LAYERS = 3, ROWS = 96, MEMORY = 16 << 20, DEPTH = 64 };
 
@@ -55,7 +55,7 @@ static void thaw(void *arg, uint32_t layer, uint64_t first, uint64_t count)
         table->thawed[layer][row]++;
 }
 
-// What was let go and is no other's was thawed, once; nothing else was.
+// What was released and is no other's was thawed, once; nothing else was.
 static void check(struct worker_frozen *frozen, struct table *table, const uint8_t before[LAYERS][ROWS])
 {
     assert_int_equal(frozen->n, table->n);
@@ -123,7 +123,7 @@ static void no_thaw(void *arg, uint32_t layer, uint64_t first, uint64_t count)
     ++*(uint32_t *)arg;
 }
 
-// As many commits as there may be, in shapes that make whoever looks through a list of them look at all each time.
+// As many commits as there may be, in shapes that make a search through a list of them look at all each time.
 static struct worker_freeze shaped(int shape, uint32_t i)
 {
     struct worker_freeze f = {.commit = 10 + i, .count = 8};

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 
 // Of a packed header; a page may end with one session and one chunk more than it aims at.
 enum { PAGE_MOST = 64 * 1024 };
@@ -250,7 +250,7 @@ static void a_layout_that_was_broken_off(void **state)
     assert_int_equal(lay_page(&c, 3, 3, false), COMMON_ABORTED); // without the second
     assert_int_equal(walk(&c, &three, 1), 1);
     assert_int_equal(lay_page(&c, 1, 3, true), COMMON_OK);
-    assert_int_equal(lay_page(&c, 1, 1, true), COMMON_OK); // begins anew
+    assert_int_equal(lay_page(&c, 1, 1, true), COMMON_OK); // begins again
     assert_int_equal(lay_page(&c, 2, 2, false), COMMON_OK);
     assert_int_equal(walk(&c, &two, 1), 1);
     cluster_stop(&c);

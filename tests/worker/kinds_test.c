@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session whose layers differ, on a worker: rows of the wrong shape, and of layers that have none of their own,
-// are refused and nothing is changed; memory counts what each layer holds.
-#include "common/hash.h"
-#include "proto/ticket.h"
+// A session whose layers differ, on a worker: rows of the wrong shape, and of layers that have none of their
+// own, are refused and nothing is changed; memory counts what each layer holds.
+#include "common/hash/hash.h"
+#include "proto/rights/ticket.h"
 #include "tests/common/named.h"
 #include "tests/worker/service.h"
 
@@ -247,7 +247,8 @@ static void one_frame_for_all_layers(void **state)
         assert_int_equal(any, items[i].want == COMMON_OK);
         o += items[i].q_heads * items[i].v_dim;
     }
-    // One key: every head says its value, which for layers that share is the same, and else the key's beginning.
+    // One key: every head says its value, which for layers that share is the same, and else the key's
+    // beginning.
     const float *alike = out.result->tensors[0], *latent = alike + Q_HEADS * V_DIM,
                 *reader = latent + 2 * LATENT_V,
                 *k_of_latent = (const float *)(step->k + step->items[1].k_offset);

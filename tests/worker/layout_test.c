@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts as a worker is told them: in one message or in several, and what is left of one that it refuses.
+// Layouts as a worker gets them: in one message or in several, and what is left of one that it refuses.
 #include "tests/worker/service.h"
 
 static enum common_code tell(struct setup *s, const Banyan__Pb__LayoutSetRequest *layout)
@@ -102,8 +102,8 @@ static void a_layout_in_parts_is_of_one_time(void **state)
     }
 }
 
-// Of the chunks before the one that it fails at nothing is kept: neither their memory nor a reference, with which
-// they would count as shared, and take no rows any more.
+// Of the chunks before the one that it fails at nothing is kept: neither their memory nor a reference, with
+// which they would count as shared, and take no rows any more.
 static void a_refused_layout_holds_nothing(void **state)
 {
     (void)state;
@@ -120,8 +120,8 @@ static void a_refused_layout_holds_nothing(void **state)
     end(&s);
 }
 
-// What a visit that is over says of a layout comes by a link that is gone, and late: the worker may know better. A new
-// term begins to count anew.
+// What a visit that is over says of a layout comes by a link that is gone, and late: the worker may have a
+// newer one. A new term starts the count again.
 static void a_layout_of_an_earlier_visit_is_refused(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends of steps that are not answers: cancelled, out of time, the plan gone, the worker leaving. A child that
-// never answers keeps them in hand for as long as a test wants.
+// never answers keeps them in hand for as long as a test needs.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/worker/fixture.h"
-#include "worker/team.h"
+#include "worker/processors/team.h"
 
 static const struct chunk_place chunk = {100, 0};
 
@@ -120,13 +120,13 @@ static void a_dropped_plan_ends_its_steps(void **state)
         }
         assert_true(cluster_wait(&s.c, &out.done));
         assert_int_equal(out.code, COMMON_ABORTED);
-        assert_true(cluster_wait(&s.c, &s.cancelled)); // the child is told
+        assert_true(cluster_wait(&s.c, &s.cancelled)); // the child is cancelled
         proto_step_free(step);
         end(&s);
     }
 }
 
-// Whoever made the plans of an earlier term drops none of them any more.
+// The maker of an earlier term's plans drops none of them any more.
 static void a_new_term_ends_plans(void **state)
 {
     (void)state;

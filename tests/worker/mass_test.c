@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "kernels/reference.h"
-#include "proto/status.h"
+#include "proto/rpc/status.h"
 #include "tests/common/named.h"
 #include "tests/worker/fixture.h"
 

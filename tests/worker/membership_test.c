@@ -11,12 +11,12 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/random.h"
-#include "proto/rpc.h"
-#include "proto/status.h"
-#include "worker/membership.h"
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/log/log.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/status.h"
+#include "worker/core/membership.h"
 
 static bool random_fails;
 
@@ -34,10 +34,10 @@ struct office { // where workers register
     char dir[64], endpoint[128];
     struct proto_server *server;
     struct worker_membership *membership;
-    uint64_t term, worker_term;            // the office's; what the worker knows
+    uint64_t term, worker_term;            // the office's; the worker's
     enum common_code refuse, refuse_beats; // OK: none is refused
     bool mute;                             // heartbeats are taken, and kept
-    unsigned joining;                      // heartbeats that are told that the worker is not active yet
+    unsigned joining;                      // heartbeats whose answer is that the worker is not active yet
     struct proto_request *kept[16];
     unsigned n_kept;
     unsigned registers, beats, accepted;
@@ -204,7 +204,7 @@ static void it_registers_and_beats(void **state)
     end(&o);
 }
 
-// Accepted, and asked and told for a while what it holds: it beats, and is registered once it is active.
+// Accepted, and visited for a while: it beats, and is registered once it is active.
 static void it_beats_while_it_is_told(void **state)
 {
     (void)state;
@@ -218,7 +218,7 @@ static void it_beats_while_it_is_told(void **state)
     reach(&o, &o.accepted, 1);
     assert_true(o.beats >= 6);
     assert_int_equal(o.registers, 1);
-    o.refuse_beats = COMMON_NOT_FOUND; // lost while it was told, as well as later
+    o.refuse_beats = COMMON_NOT_FOUND; // lost during the visit, as well as later
     reach(&o, &o.registers, 2);
     o.joining = 1000000;
     reach(&o, &o.registers, 3);
@@ -287,7 +287,7 @@ static void it_registers_again_when_it_is_forgotten(void **state)
     end(&o);
 }
 
-// A coordinator that was stopped knows the worker still: it beats on, and does not register. One that has
+// A coordinator that was stopped still has the worker: it beats on, and does not register. One that has
 // forgotten it says so then.
 static void a_silent_coordinator_is_not_asked_again(void **state)
 {
@@ -351,8 +351,8 @@ static void a_coordinator_of_the_past_is_not_followed(void **state)
     end(&o);
 }
 
-// Two offices, of which one refuses: it is asked again and again, and followed once it has the higher term, while the first
-// one still answers heartbeats in its own.
+// Two offices, of which one refuses: it is asked again and again, and followed once it has the higher term,
+// while the first one still answers heartbeats in its own.
 static void the_one_with_the_higher_term_is_followed(void **state)
 {
     (void)state;

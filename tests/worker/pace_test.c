@@ -7,7 +7,7 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "worker/pace.h"
+#include "worker/core/pace.h"
 
 #define MS UINT64_C(1000000)
 #define GB UINT64_C(1000000000) // a byte a nanosecond
@@ -84,8 +84,8 @@ static void what_cannot_be_told(void **state)
     assert_int_equal(pace.taken_ns, MS);
 }
 
-// A kind that is slow here at its best, as a tiny head is, is not planned with more than that. One that is far slower
-// has been so from the start, and is not believed.
+// A kind that is slow here at its best, as a tiny head is, is not planned with more than that. One that is
+// far slower has been so from the start, and is not taken into account.
 static void kinds_have_speeds(void **state)
 {
     (void)state;

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "worker/place.h"
+#include "worker/memory/place.h"
 
 #define TWO_NODES "node:2 core:4 pu:2" // processors 0-7 on node 0, 8-15 on node 1
 
@@ -123,7 +123,7 @@ static void a_quota_limits_the_default(void **state)
     worker_place_free(place);
     options.threads = 8;
     assert_int_equal(worker_place_new(&options, &place, NULL), COMMON_OK);
-    assert_int_equal(worker_place_threads(place), 8); // as it was told
+    assert_int_equal(worker_place_threads(place), 8); // as its option says
     worker_place_free(place);
 }
 

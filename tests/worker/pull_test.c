@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker has rows of a chunk fetched from another one: what arrives is what was there, nothing else changes, and
-// whatever goes wrong in the middle leaves a pull that can come again.
+// A worker has rows of a chunk fetched from another one: what arrives is what was there, nothing else
+// changes, and after a failure in the middle the pull can be repeated.
 #include <stdio.h>
 
 #include "tests/worker/service.h"
-#include "worker/state.h"
-#include "worker/worker.h"
+#include "worker/core/state.h"
+#include "worker/daemon/worker.h"
 
 enum { PEERS = 3 };
 
-// Worker 0 holds both chunks of SESSION, 40 rows of both layers committed and 4 more put; worker 1 holds chunk 101,
-// and nothing of it yet.
+// Worker 0 holds both chunks of SESSION, 40 rows of both layers committed and 4 more put; worker 1 holds
+// chunk 101, and nothing of it yet.
 static void pair_begin(struct cluster *c)
 {
     cluster_start(c, &(struct cluster_options){.workers = PEERS, .memory_bytes = 1 << 20});
@@ -121,7 +121,7 @@ static void what_is_not_settled_is_not_given(void **state)
     wish = tail;
     wish.from = 2; // does not know the session
     assert_int_equal(pull(&c, &wish, NULL), COMMON_NOT_FOUND);
-    cluster_layout_ok(&c, 2, SESSION, chunks, 1); // knows it, and not the chunk
+    cluster_layout_ok(&c, 2, SESSION, chunks, 1); // has it, and not the chunk
     assert_int_equal(pull(&c, &wish, NULL), COMMON_NOT_FOUND);
     wish.from = 0;
     wish.layers = LAYERS + 1;
@@ -144,7 +144,8 @@ static void what_is_not_settled_is_not_given(void **state)
     cluster_stop(&c);
 }
 
-// A source that nobody reaches, and a limit that leaves no time: the pull fails, and goes on when it comes again.
+// A source that cannot be reached, and a limit that leaves no time: the pull fails, and goes on when it is
+// repeated.
 static void a_pull_that_failed_goes_on(void **state)
 {
     (void)state;

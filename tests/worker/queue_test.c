@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker's files while the disk is slow, or fails: its loop goes on, and nothing is answered for that is not on the disk.
+// A worker's files while the disk is slow, or fails: its loop goes on, and nothing is answered for that is
+// not on the disk.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/hash.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
 #include "tests/worker/disk_fixture.h"
 
 enum { FSYNCS = 3 };
@@ -17,7 +18,7 @@ static atomic_bool hangs, hung, on_loop;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t goes_on = PTHREAD_COND_INITIALIZER;
 
-// A call that takes until somebody ends it. On the loop's own thread it would never end.
+// A call that takes until the test ends it. On the loop's own thread it would never end.
 static void standing(void)
 {
     if (pthread_equal(pthread_self(), loop_thread)) {
@@ -144,8 +145,8 @@ static void a_sync_that_hangs(void **state)
     }
 }
 
-// Files are written, cut, renamed and removed beside the loop, whatever --fsync says: a file system that stands still for
-// these does not stop it.
+// Files are written, cut, renamed and removed beside the loop, whatever --fsync says: a file system that
+// stands still for these does not stop it.
 static void a_disk_that_hangs(void **state)
 {
     struct sim_files directory;
@@ -215,7 +216,8 @@ static void what_waits_is_bounded(void **state)
     }
 }
 
-// A full disk refuses rows, and forks, which have some: layouts that bring none are taken, and written when there is room.
+// A full disk refuses rows, and forks, which have some: layouts that bring none are taken, and written when
+// there is room.
 static void layouts_on_a_full_disk(void **state)
 {
     struct sim_files directory;
@@ -262,8 +264,8 @@ static void note_taken(void *arg)
     common_loop_stop(taken->p->loop);
 }
 
-// Rows are not answered for while the session's file lacks the chunk that they are in, though the chunk's own file has them:
-// no process that starts on the files would find them.
+// Rows are not answered for while the session's file lacks the chunk that they are in, though the chunk's own
+// file has them: no process that starts on the files would find them.
 static void rows_of_a_chunk_that_no_file_names(void **state)
 {
     struct sim_files directory;
@@ -323,7 +325,8 @@ static void nothing_too_early(void **state)
         }
 }
 
-// What could not be done is answered with that, of that session alone; memory is written anew when it can be.
+// What could not be done is answered with that, of that session alone; memory is written again when it can
+// be.
 static void what_fails(void **state)
 {
     enum { SYNC, CHUNKS_REFUSED, SESSIONS_REFUSED, WAYS };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clients read rows with a ticket, and nothing else: another ticket, other positions, rows that may still change. (The
-// bytes that travel: tests/e2e/test_snapshot.c.)
-#include "proto/rows_sum.h"
-#include "proto/ticket.h"
+// Clients read rows with a ticket, and nothing else: another ticket, other positions, rows that may still
+// change. (The bytes that travel: tests/e2e/test_snapshot.c.)
+#include "proto/rights/ticket.h"
+#include "proto/sums/rows_sum.h"
 #include "tests/worker/service.h"
 
 #define READ BANYAN__PB__METHOD__METHOD_CHUNK_READ

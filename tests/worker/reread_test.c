@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chunk's memory is written anew from its file: only where that is right, not while somebody reads it, a little at a
-// time, and the loop waits for no file.
+// A chunk's memory is rewritten from its file: only where that is right, not while a step reads it, a little
+// at a time, and the loop waits for no file.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,11 +11,11 @@
 
 #include <string.h>
 
-#include "proto/rows_sum.h"
+#include "proto/sums/rows_sum.h"
 #include "tests/worker/disk_fixture.h"
-#include "worker/chunk.h"
-#include "worker/cold.h"
 #include "worker/disk/reread.h"
+#include "worker/store/chunk.h"
+#include "worker/store/cold.h"
 
 enum { NTH = 1, ID = 100 + NTH };
 
@@ -35,8 +35,8 @@ static struct worker_chunk *the_chunk(void)
     return worker_store_find(p.store, ID);
 }
 
-// Three full chunks, read again from their logs, or from sealed files. Reads by the loop's own handle are counted from
-// then on.
+// Three full chunks, read again from their logs, or from sealed files. Reads by the loop's own handle are
+// counted from then on.
 static void begin_full(bool sealed)
 {
     static struct worker_files_ops counting;
@@ -109,7 +109,7 @@ static struct worker_reread *reread(uint64_t seal)
     common_loop_run(p.loop);
     assert_true(ended);
     assert_int_equal(reads_of_the_loop, 0);
-    assert_int_equal(wrong_rows(), before); // nothing is written before it is told to
+    assert_int_equal(wrong_rows(), before); // nothing is written before it must be
     return r;
 }
 

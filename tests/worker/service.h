@@ -58,7 +58,8 @@ static inline void end(struct setup *s)
     cluster_stop(&s->c);
 }
 
-// Calls, wants this code and reason (NULL: any), and the worker's state as it was. Fails at the caller's line.
+// Calls, expects this code and reason (NULL: any), and the worker's state as it was. Fails at the caller's
+// line.
 #define expect(s, method, body, want, reason) expect_at(s, method, body, want, reason, __FILE__, __LINE__)
 
 static inline void expect_at(struct setup *s, uint32_t method, const ProtobufCMessage *body,

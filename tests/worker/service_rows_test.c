@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows and chunks as a worker keeps them: puts and what is wrong with them, reports, truncation, inventories in
-// pages.
+// Rows and chunks as a worker keeps them: puts and what is wrong with them, reports, truncation, inventories
+// in pages.
 #include "tests/worker/service.h"
 
-#include "common/clock.h"
-#include "common/hash.h"
-#include "proto/ticket.h"
+#include "common/base/clock.h"
+#include "common/hash/hash.h"
+#include "proto/rights/ticket.h"
 
 // ---- put ----------------------------------------------------------------------------------------
 
@@ -289,8 +289,8 @@ static void inventories_come_in_pages(void **state)
     cluster_stop(&c);
 }
 
-// The sum of rows as they travel, from the words of wire.md: heads of k_len and v_len bytes, scales behind them where
-// there are any.
+// The sum of rows as they travel, from the words of wire.md: heads of k_len and v_len bytes, scales behind
+// them where there are any.
 static uint64_t sum_of(const uint8_t *k, const uint8_t *v, uint64_t first, uint64_t rows, uint32_t heads,
                        size_t k_len, size_t v_len, size_t scale_len)
 {

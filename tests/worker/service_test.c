@@ -208,7 +208,8 @@ static void bad_copies_and_a_good_one(void **state)
     end(&s);
 }
 
-// Plans that no worker installs: CASE(what is wrong, expected code, the change of a good one of four members).
+// Plans that no worker installs: CASE(what is wrong, expected code, the change of a good one of four
+// members).
 #define BAD_PLANS(CASE)                                                                                      \
     CASE(old_term, ABORTED, r->term = TERM - 1)                                                              \
     CASE(plan_zero, INVALID_ARGUMENT, r->plan = 0)                                                           \
@@ -497,8 +498,8 @@ static void a_higher_term_is_kept(void **state)
     cluster_stop(&s.c);
 }
 
-// What another life of a coordinator's store laid out is in quarantine: neither altered nor dropped, unless the
-// store says that it knows it.
+// What another life of a coordinator's store laid out is in quarantine: neither altered nor dropped, unless
+// the store says that it lists it.
 static void another_life(void **state)
 {
     (void)state;
@@ -544,7 +545,7 @@ static void another_life(void **state)
         }
         answer_free(&answer);
         drop.life = 9;
-        drop.claim = true; // the store knows that it was deleted, or an operator does
+        drop.claim = true; // the store records that it was deleted, or an operator says so
         assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_SESSION_DROP, &drop.base,
                                       NULL, 0, NULL),
                          COMMON_OK);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts of very many chunks, in whatever order and in however many messages they come: what takes a time that grows with
-// the square of them would not end here.
+// Layouts of very many chunks, in whatever order and in however many messages they come: what takes a time
+// that grows with the square of them would not end here.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,9 +11,9 @@
 
 #include <stdlib.h>
 
-#include "common/hash.h"
-#include "worker/memory.h"
-#include "worker/session.h"
+#include "common/hash/hash.h"
+#include "worker/memory/memory.h"
+#include "worker/session/session.h"
 
 enum { SESSION = 7, TOKENS = 16, MANY = 1 << 18 };
 
@@ -102,7 +102,8 @@ static void in_any_order(void **state)
     tear_down(&s);
 }
 
-// Each message brings a few: to sort, and to copy, all that came before with each would be to do so thousands of times.
+// Each message brings a few: to sort, and to copy, all that came before with each would be to do so thousands
+// of times.
 static void in_many_messages(void **state)
 {
     enum { EACH = 8 };

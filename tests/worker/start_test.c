@@ -2,7 +2,7 @@
 // A start on a directory: whose it is, and what reading it costs.
 #include <string.h>
 
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "tests/worker/disk_fixture.h"
 #include "worker/disk/state.h"
 
@@ -169,7 +169,7 @@ static void is_not_adopted(struct sim_files *directory)
     assert_int_equal(sim_files_count(directory, "quarantine/"), 0);
 }
 
-// A store of an older build, which has no copy: what is damaged is not taken for somebody's.
+// A store of an older build, which has no copy: what is damaged is not taken for another's.
 static void without_copy(void **state)
 {
     struct sim_files directory;

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/worker/fixture.h"
 
 enum { CHUNKS = 20, KEYS = CHUNKS * TOKENS };

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
-#include "worker/memory.h"
+#include "common/hash/hash.h"
+#include "worker/memory/memory.h"
 
 struct worker_shape *shape;
 static uint32_t kv_type;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the store share. They are one program (store_test.c), which runs all of them over each KV type.
+// What the tests of the store share. They are one program (store_test.c), which runs all of them over each KV
+// type.
 #ifndef TESTS_WORKER_STORE_FIXTURE_H
 #define TESTS_WORKER_STORE_FIXTURE_H
 
@@ -11,8 +12,8 @@
 #include <cmocka.h>
 // clang-format on
 
-#include "worker/device.h"
-#include "worker/store.h"
+#include "worker/processors/device.h"
+#include "worker/store/store.h"
 
 enum {
     LAYERS = 2,

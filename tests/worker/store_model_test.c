@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many random operations on a chunk of a store against a naive model.
-#include "common/hash.h"
+#include "common/hash/hash.h"
 #include "tests/worker/store_fixture.h"
 
 struct model_row {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a store: the states that they go through, who may replace which, and what stays for those who read them.
+// Rows of a store: the states that they go through, who may replace which, and what stays for those who read
+// them.
 #include <string.h>
 
 #include "tests/worker/store_fixture.h"
@@ -189,7 +190,7 @@ static void pinned_bytes_stay(void **state)
     end(store);
 }
 
-// What is withdrawn under a pin keeps its bytes for who reads them, in pages and in a block.
+// What is withdrawn under a pin keeps its bytes for its readers, in pages and in a block.
 static void withdrawn_bytes_stay_under_a_pin(void **state)
 {
     (void)state;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store: pages and blocks, the account of memory, hashes, copies. What rows go through: store_rows_test.c; many
-// random operations against a naive model: store_model_test.c.
+// The store: pages and blocks, the account of memory, hashes, copies. What rows go through:
+// store_rows_test.c; many random operations against a naive model: store_model_test.c.
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/block.h"
-#include "common/hash.h"
-#include "proto/footprint.h"
+#include "common/hash/hash.h"
+#include "common/memory/block.h"
+#include "proto/model/footprint.h"
 #include "tests/worker/store_fixture.h"
-#include "worker/arena.h"
-#include "worker/memory.h"
-#include "worker/shape.h"
+#include "worker/memory/arena.h"
+#include "worker/memory/memory.h"
+#include "worker/store/shape.h"
 
 static void memory_comes_page_by_page(void **state)
 {
@@ -56,7 +56,8 @@ static void blocks_are_wiped_when_rows_have_gone(void **state)
 }
 #endif
 
-// Rows that nobody commits go, and the pages that had nothing else; frozen, appended and committed rows stay.
+// Rows that are never committed go, and the pages that had nothing else; frozen, appended and committed rows
+// stay.
 static void what_nobody_commits_goes(void **state)
 {
     (void)state;
@@ -72,7 +73,7 @@ static void what_nobody_commits_goes(void **state)
     assert_true(worker_chunk_has_put(chunk));
     worker_chunk_prepare(chunk, 0, 30, 1);
     worker_store_pin(chunk);
-    assert_int_equal(worker_store_expire(store, chunk), 0); // somebody reads it
+    assert_int_equal(worker_store_expire(store, chunk), 0); // it is being read
     worker_store_unpin(store, chunk);
     assert_int_equal(worker_store_expire(store, chunk), 23 + TOKENS);
     assert_true(worker_chunk_has_put(chunk)); // one is frozen
@@ -178,8 +179,9 @@ static void a_block_is_one_call(void **state)
     worker_memory_free(counted.host);
 }
 
-// What the coordinator counts for a chunk (proto/footprint.h) is enough, whatever its shape, and not much too much: K and
-// V that fill extents exactly, that leave something over at a mapping's end, that need padding, in many layers.
+// What the coordinator counts for a chunk (proto/model/footprint.h) is enough, whatever its shape, and not
+// much too much: K and V that fill extents exactly, that leave something over at a mapping's end, that need
+// padding, in many layers.
 static void chunks_take_no_more_than_their_footprint(void **state)
 {
     (void)state;
@@ -228,8 +230,8 @@ static void chunks_take_no_more_than_their_footprint(void **state)
     }
 }
 
-// As much comes by appends, a token at a time in all layers, and the next chunk only when the last one is full: pages, and a
-// block beside them for a moment.
+// As much comes by appends, a token at a time in all layers, and the next chunk only when the last one is
+// full: pages, and a block beside them for a moment.
 static void chunks_that_are_appended_take_no_more(void **state)
 {
     (void)state;
@@ -450,7 +452,7 @@ static void copies_keep_what_is_committed(void **state)
     assert_int_equal(worker_chunk_row(to, 0, 23), WORKER_ROW_ABSENT);
     for (uint32_t row = 0; row < 23; row++)
         assert_row(to, 0, row, 0);
-    assert_int_equal(worker_store_copy(store, from, to, 23, &hash_again, NULL), COMMON_OK); // may come again
+    assert_int_equal(worker_store_copy(store, from, to, 23, &hash_again, NULL), COMMON_OK); // may be repeated
     assert_int_equal(worker_store_copy(store, from, twin, 23, &hash_twin, NULL), COMMON_OK);
     assert_int_equal(hash, hash_again);
     assert_int_equal(hash, hash_twin);
@@ -530,7 +532,7 @@ static void what_all_forgo_is_given_back(void **state)
         assert_int_equal(write_rows(store, chunk, 0, 0, 1, 0, row, row == WORKER_ROW_PUT ? UINT64_MAX : 0),
                          COMMON_FAILED_PRECONDITION);
     assert_int_equal(worker_store_copy(store, chunk, to, 4, &hash, NULL), COMMON_FAILED_PRECONDITION);
-    worker_chunk_commit(chunk, 0, 0, TOKENS); // told again
+    worker_chunk_commit(chunk, 0, 0, TOKENS); // repeated
     worker_chunk_withdraw(chunk, 0, 0, TOKENS, WORKER_ROW_ABSENT);
     assert_int_equal(worker_chunk_row(chunk, 0, 0), WORKER_ROW_FORGOTTEN);
     assert_row(chunk, 1, TOKENS - 1, 0);

@@ -39,8 +39,8 @@ static uint64_t answered(struct cluster *c, struct answer *answer)
     return seal;
 }
 
-// Somebody has the session alone while his sum is made: it waits neither for others nor at their rate, and they do not
-// become faster by it.
+// A caller has the session alone while its sum is made: it waits neither for others nor at their rate, and
+// they do not become faster by it.
 static void what_is_in_haste_goes_first(void **state)
 {
     (void)state;

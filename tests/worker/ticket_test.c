@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "common/blob.h"
-#include "proto/ticket.h"
+#include "common/memory/blob.h"
+#include "proto/rights/ticket.h"
 
 static const struct proto_ticket sample = {.session = UINT64_C(0x1234567800000001),
                                            .incarnation = 3,

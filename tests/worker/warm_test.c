@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that wait for rows or for memory (worker/warm.h) and whose callers give up meanwhile: what they asked for is not
-// done. Their handler stands for all that wait there.
+// Requests that wait for rows or for memory (worker/core/warm.h) and whose callers give up meanwhile: what
+// they asked for is not done. Their handler stands for all that wait there.
 // clang-format off
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,15 +16,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "proto/rpc.h"
-#include "proto/transport.h"
+#include "common/base/clock.h"
+#include "proto/rpc/rpc.h"
+#include "proto/rpc/transport.h"
 #include "tests/worker/disk_fixture.h"
-#include "worker/chunk.h"
-#include "worker/cold.h"
+#include "worker/core/state.h"
+#include "worker/core/warm.h"
 #include "worker/disk/state.h"
-#include "worker/state.h"
-#include "worker/warm.h"
+#include "worker/store/chunk.h"
+#include "worker/store/cold.h"
 
 enum { FULL = CHUNKS * TOKENS };
 
@@ -53,7 +53,8 @@ static void handle_again(void *arg, struct proto_request *request)
     handle((char *)arg - offsetof(struct setup, worker), request);
 }
 
-// The first time it waits, as worker/rows.c and worker/control.c do it; the second time it is done.
+// The first time it waits, as worker/rows/rows.c and worker/control/control.c do it; the second time it is
+// done.
 static void handle(void *arg, struct proto_request *request)
 {
     struct setup *s = arg;
@@ -90,8 +91,8 @@ static const struct proto_method methods[] = {{BANYAN__PB__METHOD__METHOD_HEALTH
                                                1u << BANYAN__PB__ROLE__ROLE_COORDINATOR, handle},
                                               {0, 0, NULL}};
 
-// A worker with three full chunks: sealed, and their rows on the disk alone; or not sealed yet, so that waiting for memory
-// is worth while.
+// A worker with three full chunks: sealed, and their rows on the disk alone; or not sealed yet, so that
+// waiting for memory is worth while.
 static void begin_waits(struct setup *s, enum wait_for what, bool gives_up)
 {
     char endpoint[96];
@@ -183,7 +184,7 @@ static void whoever_has_given_up_is_not(void **state)
     }
 }
 
-// ---- a file that is written anew ------------------------------------------------------------------
+// ---- a file that is rewritten ---------------------------------------------------------------------
 
 static pthread_t loop_thread;
 static atomic_uint calls_of_the_loop; // of the file system
@@ -194,7 +195,7 @@ static void note_call(void)
     atomic_fetch_add(&calls_of_the_loop, pthread_equal(pthread_self(), loop_thread) != 0);
 }
 
-static void bring_in(void *arg, struct worker_chunk *chunk) // as worker/worker.c
+static void bring_in(void *arg, struct worker_chunk *chunk) // as worker/daemon/worker.c
 {
     struct setup *s = (struct setup *)((char *)arg - offsetof(struct setup, p));
     struct worker_wants wants = {0};
@@ -210,8 +211,8 @@ static void stop_when_warm(void *arg)
         common_loop_stop(s->p.loop);
 }
 
-// Rows go of a chunk of which all are on the disk alone: those that stay come into memory, and its log is written, both beside
-// the loop.
+// Rows go of a chunk of which all are on the disk alone: those that stay come into memory, and its log is
+// written, both beside the loop.
 static void rows_of_a_cold_chunk_go(void **state)
 {
     static struct setup s;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disk as the store and the sessions see it (worker/backing.h).
+// The disk as the store and the sessions see it (worker/store/backing.h).
 #include "worker/disk/fetch.h"
 #include "worker/disk/state.h"
 

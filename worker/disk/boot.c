@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "worker/disk/fetch.h"
 #include "worker/disk/state.h"
 

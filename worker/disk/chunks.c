@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
-#include "worker/chunk.h"
-#include "worker/cold.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "worker/disk/state.h"
+#include "worker/store/chunk.h"
+#include "worker/store/cold.h"
 
 #define SLACK_BYTES (UINT64_C(1) << 20) // a log that is longer than this and twice its rows is rewritten
 
@@ -182,14 +182,6 @@ bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk
     return *why == 0;
 }
 
-void worker_disk_later(struct worker_disk *disk, struct worker_chunk *chunk)
-{
-    chunk->keep.behind = true;
-    if (!chunk->keep.retry)
-        chunk->keep.retry = worker_ids_add(&disk->retry, chunk->id);
-    disk->unlisted |= !chunk->keep.retry;
-}
-
 // Ready for another record.
 static bool log_ready(struct worker_disk *disk, struct worker_chunk *chunk, int *why)
 {
@@ -200,13 +192,6 @@ static bool log_ready(struct worker_disk *disk, struct worker_chunk *chunk, int 
 }
 
 // ---- what the store says ------------------------------------------------------------------------
-
-void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk)
-{
-    if (!chunk->keep.full && !chunk->keep.sealed)
-        chunk->keep.full = worker_ids_add(&disk->full, chunk->id);
-    disk->unlisted |= !chunk->keep.full && !chunk->keep.sealed;
-}
 
 // Whether a piece brings nothing: all of its rows are there, and it does not alter them.
 static bool is_known(struct worker_disk *disk, const struct worker_rows *piece, enum worker_row to)

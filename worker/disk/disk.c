@@ -7,58 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "worker/disk/state.h"
-
-bool worker_ids_add(struct worker_ids *list, uint64_t id)
-{
-    if (list->n == list->cap) {
-        uint32_t cap = list->cap ? 2 * list->cap : 64;
-        uint64_t *ids = realloc(list->ids, cap * sizeof *ids);
-        if (!ids)
-            return false;
-        list->ids = ids;
-        list->cap = cap;
-    }
-    list->ids[list->n++] = id;
-    return true;
-}
-
-void worker_ids_free(struct worker_ids *list)
-{
-    free(list->ids);
-    *list = (struct worker_ids){0};
-}
-
-enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err)
-{
-    const char *text =
-        why == -EAGAIN ? "too much is waiting to be written: the disk is too slow" : strerror(-why);
-    disk->stats.refused++;
-    if (!disk->told)
-        common_log_error("--store %s cannot be written: new rows are refused until it can: %s", disk->path,
-                         text);
-    disk->told = true;
-    disk->taken = 0;
-    return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the worker's --store %s cannot be written: %s",
-                            disk->path, text);
-}
-
-void worker_disk_quarantine(struct worker_disk *disk, const char *name, const char *what)
-{
-    char to[WORKER_NAME_BYTES + 16];
-    const char *base = strrchr(name, '/');
-    snprintf(to, sizeof to, "quarantine/%s", base ? base + 1 : name);
-    int result = disk->files->ops->move(disk->files, name, to);
-    if (result == -ENOENT)
-        return;
-    COMMON_FAILPOINT("disk_set_aside");
-    disk->stats.damaged++;
-    common_log_error("a file of --store is damaged and not used: %s/%s %s: %s", disk->path, name, what,
-                     result == 0 ? "moved to quarantine/" : strerror(-result));
-}
 
 // ---- its life -----------------------------------------------------------------------------------
 
@@ -159,26 +111,6 @@ void worker_disk_free(struct worker_disk *disk)
     free(disk);
 }
 
-int worker_disk_sync(struct worker_disk *disk, const char *name)
-{
-    uint64_t began_ns = common_clock_ns();
-    int result = disk->files->ops->sync(disk->files, name);
-    if (result == 0 && !disk->queue)
-        common_buckets_add(&disk->stats.synced, common_clock_ns() - began_ns);
-    return result;
-}
-
-int worker_disk_sync_soon(struct worker_disk *disk, const char *name)
-{
-    return disk->queue ? worker_queue_sync_soon(disk->queue, name) : worker_disk_sync(disk, name);
-}
-
-int worker_disk_sync_names(struct worker_disk *disk, const char *folder, const char *name)
-{
-    return disk->queue ? worker_queue_sync_names(disk->queue, folder, name)
-                       : disk->files->ops->sync_folder(disk->files, folder);
-}
-
 // ---- the queue ----------------------------------------------------------------------------------
 
 // What was asked for was not done: memory has it, and the file is rewritten from it.
@@ -219,45 +151,11 @@ enum common_code worker_disk_queue_begin(struct worker_disk *disk, struct common
     return COMMON_OK;
 }
 
-void worker_disk_queue_end(struct worker_disk *disk)
-{
-    struct worker_queue *queue = disk->queue;
-    if (queue) {
-        worker_queue_end_waits(queue);
-        worker_queue_free(queue);
-    }
-    disk->queue = NULL;
-    disk->files = disk->directory;
-    if (disk->reader)
-        disk->reader->ops->close(disk->reader);
-    disk->reader = NULL;
-}
-
-bool worker_disk_wait(struct worker_disk *disk, struct worker_disk_wait *wait, void (*done)(void *arg),
-                      void *arg)
-{
-    if (!disk || !disk->queue)
-        return false;
-    wait->done = done;
-    wait->arg = arg;
-    return worker_queue_wait(disk->queue, wait);
-}
-
-void worker_disk_wait_cancel(struct worker_disk_wait *wait)
-{
-    proto_list_remove(&wait->link);
-}
-
 static enum common_code took(const struct worker_disk *disk, bool failed, struct common_error *err)
 {
     return failed ? common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                      "the worker's --store %s cannot be written", disk->path)
                   : COMMON_OK;
-}
-
-bool worker_disk_waited(const struct worker_disk *disk, const struct worker_disk_wait *wait)
-{
-    return disk->queue && worker_queue_done(disk->queue) >= wait->batch;
 }
 
 enum common_code worker_disk_took(struct worker_disk *disk, const struct worker_session *session,
@@ -292,11 +190,6 @@ void worker_disk_start(struct worker_disk *disk)
 bool worker_disk_crowded(const struct worker_disk *disk)
 {
     return disk && disk->queue && worker_queue_bytes(disk->queue) >= disk->waiting / 2;
-}
-
-bool worker_disk_full(const struct worker_disk *disk)
-{
-    return disk->queue && worker_queue_bytes(disk->queue) >= disk->waiting;
 }
 
 void worker_disk_end_waits(struct worker_disk *disk)

@@ -28,13 +28,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/buckets.h"
-#include "common/loop.h"
-#include "common/secret.h"
-#include "common/status.h"
-#include "proto/list.h"
-#include "worker/map.h"
-#include "worker/store.h"
+#include "common/base/list.h"
+#include "common/base/status.h"
+#include "common/loop/loop.h"
+#include "common/metrics/buckets.h"
+#include "common/secure/secret.h"
+#include "worker/memory/map.h"
+#include "worker/store/store.h"
 
 enum worker_fsync {
     WORKER_FSYNC_ALWAYS,   // before anything is answered that must outlive a loss of power
@@ -47,7 +47,7 @@ enum worker_fsync {
 struct worker_disk; // opaque
 
 struct worker_disk_wait { // of the waiter; zeroed: none
-    struct proto_list link;
+    struct common_list link;
     uint64_t batch;
     void (*done)(void *arg);
     void *arg;
@@ -68,7 +68,7 @@ struct worker_disk_options {
     // A file is damaged whose rows memory has not, or not all: all references to the chunk must be dropped.
     // On the loop, never on the stack of a call. NULL: no notification, nor by the other.
     void (*damaged)(void *arg, struct worker_chunk *chunk);
-    void (*sealed)(void *arg); // chunks were sealed: more may leave memory (worker/cold.h)
+    void (*sealed)(void *arg); // chunks were sealed: more may leave memory (worker/store/cold.h)
     // The chunk's file must be rewritten, and rows of it are on disk only: they must come into memory, where
     // they stay until it is. Called again as long as they have not. NULL: the loop reads them.
     void (*wanted)(void *arg, struct worker_chunk *chunk);

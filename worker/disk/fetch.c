@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
-#include "worker/cold.h"
+#include "common/base/clock.h"
 #include "worker/disk/state.h"
+#include "worker/store/cold.h"
 
 struct worker_lane {
     struct worker_disk_thread *thread;
@@ -32,11 +32,6 @@ static int read_layer(struct worker_files *files, uint64_t chunk, uint64_t first
 {
     struct target to = {worker_shape_form(shape, layer), block};
     return worker_image_layer_read(files, chunk, first, shape, layer, room, take_rows, &to);
-}
-
-bool worker_fetch_lost(int result)
-{
-    return result == -EBADMSG || result == -ENOENT || result == -EIO;
 }
 
 static void fetch_run(void *arg, const atomic_bool *stop)

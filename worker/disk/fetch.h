@@ -4,11 +4,12 @@
 #ifndef WORKER_DISK_FETCH_H
 #define WORKER_DISK_FETCH_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/loop.h"
-#include "worker/disk/thread.h"
+#include "common/loop/loop.h"
+#include "worker/files/thread.h"
 
 #define WORKER_FETCH_LANES                                                                                   \
     4u // threads: more than an NVMe disk or a RAID needs for its rate with parts of 1 MiB
@@ -43,7 +44,10 @@ void worker_lane_submit(struct worker_lane *lane, struct worker_disk_job *job);
 void worker_lane_give(struct worker_lane *lane);
 
 // Whether such a result says that the disk has lost the rows: other errors may pass.
-bool worker_fetch_lost(int result);
+static inline bool worker_fetch_lost(int result)
+{
+    return result == -EBADMSG || result == -ENOENT || result == -EIO;
+}
 
 // The same here and now. 0 or a negative errno; rows that are lost are noted (worker_disk_lost).
 int worker_disk_read_layer(struct worker_disk *disk, struct worker_chunk *chunk, uint32_t layer,

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "worker/cold.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
 #include "worker/disk/fetch.h"
 #include "worker/disk/state.h"
+#include "worker/store/cold.h"
 
 struct reference { // a session names a chunk
     uint64_t chunk;

@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/blob.h"
-#include "common/failpoint.h"
-#include "common/hash.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/hash/hash.h"
+#include "common/log/log.h"
+#include "common/memory/blob.h"
 #include "worker/disk/fetch.h"
 #include "worker/disk/state.h"
 

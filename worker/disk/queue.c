@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "worker/disk/thread.h"
+#include "common/base/clock.h"
+#include "worker/files/thread.h"
 
 enum { NAME_BYTES = 72 };
 
@@ -46,7 +46,7 @@ struct worker_queue {
     uint64_t took_ns;             // the last one
     struct op *poisoned;          // files that take nothing more, by the operation that failed
     struct common_buckets synced; // the thread's, while a batch is under way
-    struct proto_list waits;
+    struct common_list waits;
 };
 
 static void ops_init(struct ops *ops)
@@ -221,18 +221,18 @@ static void batch_over(struct worker_queue *q)
 
 static void wake(struct worker_queue *q, uint64_t until)
 {
-    struct proto_list ready;
-    proto_list_init(&ready);
-    for (struct proto_list *at = q->waits.next, *next; at != &q->waits; at = next) {
+    struct common_list ready;
+    common_list_init(&ready);
+    for (struct common_list *at = q->waits.next, *next; at != &q->waits; at = next) {
         next = at->next;
-        if (proto_list_entry(at, struct worker_disk_wait, link)->batch > until)
+        if (common_list_entry(at, struct worker_disk_wait, link)->batch > until)
             continue;
-        proto_list_remove(at);
-        proto_list_push(&ready, at);
+        common_list_remove(at);
+        common_list_push(&ready, at);
     }
-    while (!proto_list_empty(&ready)) { // they may end each other
-        struct worker_disk_wait *wait = proto_list_entry(ready.next, struct worker_disk_wait, link);
-        proto_list_remove(&wait->link);
+    while (!common_list_empty(&ready)) { // they may end each other
+        struct worker_disk_wait *wait = common_list_entry(ready.next, struct worker_disk_wait, link);
+        common_list_remove(&wait->link);
         wait->done(wait->arg);
     }
 }
@@ -439,7 +439,7 @@ bool worker_queue_wait(struct worker_queue *q, struct worker_disk_wait *wait)
     if (worker_queue_idle(q))
         return false;
     wait->batch = worker_queue_asked(q);
-    proto_list_push(&q->waits, &wait->link);
+    common_list_push(&q->waits, &wait->link);
     return true;
 }
 
@@ -466,7 +466,7 @@ struct worker_queue *worker_queue_new(struct worker_files *files, const struct w
     q->options = *options;
     ops_init(&q->pending);
     ops_init(&q->batch);
-    proto_list_init(&q->waits);
+    common_list_init(&q->waits);
     return q;
 }
 
@@ -489,7 +489,7 @@ void worker_queue_free(struct worker_queue *q)
         run_batch(q, NULL);
         batch_over(q);
     }
-    assert(proto_list_empty(&q->waits));
+    assert(common_list_empty(&q->waits));
     for (struct op *op; (op = q->poisoned);) {
         q->poisoned = op->poisoned;
         free(op);

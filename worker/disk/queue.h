@@ -17,12 +17,12 @@
 #ifndef WORKER_DISK_QUEUE_H
 #define WORKER_DISK_QUEUE_H
 
-#include "common/buckets.h"
-#include "common/clock.h"
-#include "common/loop.h"
-#include "proto/list.h"
+#include "common/base/clock.h"
+#include "common/base/list.h"
+#include "common/loop/loop.h"
+#include "common/metrics/buckets.h"
 #include "worker/disk/disk.h"
-#include "worker/disk/files.h"
+#include "worker/files/files.h"
 
 #define WORKER_QUEUE_SLOW_NS (2 * COMMON_NS_PER_MS) // an SSD syncs in less
 

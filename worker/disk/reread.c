@@ -3,13 +3,13 @@
 
 #include <stdlib.h>
 
-#include "proto/rows_sum.h"
-#include "proto/spec.h"
-#include "worker/chunk.h"
-#include "worker/cold.h"
+#include "proto/model/spec.h"
+#include "proto/sums/rows_sum.h"
 #include "worker/disk/fetch.h"
 #include "worker/disk/queue.h"
 #include "worker/disk/state.h"
+#include "worker/store/chunk.h"
+#include "worker/store/cold.h"
 
 struct worker_reread {
     struct worker_lane *lane;

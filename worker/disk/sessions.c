@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "worker/disk/state.h"
 
 #define SLACK_BYTES (UINT64_C(64) << 10) // a log that is longer than this and four heads is rewritten
@@ -250,6 +250,25 @@ int worker_disk_session_write(struct worker_disk *disk, struct worker_session *s
         set_layout(disk, session, false);
     }
     return result;
+}
+
+void worker_disk_relist(struct worker_disk *disk)
+{
+    struct worker_chunk *chunk;
+    void *value;
+    if (!disk->unlisted)
+        return;
+    disk->unlisted = false;
+    for (size_t cursor = 0; worker_map_next(disk->sessions, &cursor, &value);) {
+        struct worker_session *session = value;
+        if (session->logged.touched || session->logged.layout || session->logged.anew)
+            worker_disk_touch(disk, session);
+    }
+    for (size_t cursor = 0; worker_store_next(disk->store, &cursor, &chunk);) {
+        if (worker_chunk_keep(chunk)->behind)
+            worker_disk_later(disk, chunk);
+        worker_disk_consider(disk, chunk);
+    }
 }
 
 bool worker_disk_layouts_ready(struct worker_disk *disk, int *why)

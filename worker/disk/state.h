@@ -3,14 +3,14 @@
 #ifndef WORKER_DISK_STATE_H
 #define WORKER_DISK_STATE_H
 
-#include "worker/backing.h"
 #include "worker/disk/disk.h"
-#include "worker/disk/files.h"
-#include "worker/disk/image.h"
 #include "worker/disk/queue.h"
-#include "worker/disk/record.h"
-#include "worker/disk/thread.h"
-#include "worker/session.h"
+#include "worker/files/files.h"
+#include "worker/files/image.h"
+#include "worker/files/record.h"
+#include "worker/files/thread.h"
+#include "worker/session/session.h"
+#include "worker/store/backing.h"
 
 struct worker_ids { // a list
     uint64_t *ids;
@@ -103,9 +103,6 @@ void worker_ids_free(struct worker_ids *list);
 // A file does not take what it has to: counted, and logged once until all do again.
 enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err);
 
-extern const struct worker_backing_ops worker_disk_backing_ops; // backing.c
-
-// disk.c
 // So much waits that a write would be refused: nothing is begun.
 bool worker_disk_full(const struct worker_disk *disk);
 // The file's bytes outlive a loss of power before anything that is asked for later is done. 0 or a negative errno.
@@ -114,9 +111,23 @@ int worker_disk_sync(struct worker_disk *disk, const char *name);
 int worker_disk_sync_soon(struct worker_disk *disk, const char *name);
 // Names of a folder, this file's among them, likewise, in order.
 int worker_disk_sync_names(struct worker_disk *disk, const char *folder, const char *name);
-// Changes go through the queue from now on, or no more: then all of it has been done.
-enum common_code worker_disk_queue_begin(struct worker_disk *disk, struct common_error *err);
+// Changes go no longer through the queue: all of them have been done.
 void worker_disk_queue_end(struct worker_disk *disk);
+// A file is damaged: out of the way, logged and counted. what: of which chunk and session.
+void worker_disk_quarantine(struct worker_disk *disk, const char *name, const char *what);
+// The chunk is behind: it is rewritten.
+void worker_disk_later(struct worker_disk *disk, struct worker_chunk *chunk);
+// It may be full: looked at when it is quiet.
+void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk);
+bool worker_disk_chunk_full(const struct worker_chunk *chunk); // whether all layers have all their rows
+// Rows have come: where memory is nearly full, chunks that are full are sealed, so that they may leave it.
+void worker_disk_nudge(struct worker_disk *disk);
+
+extern const struct worker_backing_ops worker_disk_backing_ops; // backing.c
+
+// disk.c
+// Changes go through the queue from now on.
+enum common_code worker_disk_queue_begin(struct worker_disk *disk, struct common_error *err);
 
 // mark.c
 // The directory is this worker's, or becomes it. Of the two files that say so one that is damaged is put into quarantine/ and
@@ -133,12 +144,10 @@ void worker_disk_boot_close(struct worker_disk *disk); // all is on the disk, an
 
 // chunks.c
 bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk, int *why); // from memory
-void worker_disk_later(struct worker_disk *disk, struct worker_chunk *chunk);                // it is behind
 // The logs of a session's chunks say which rows were taken back: its own log, which says what came next, goes after them.
 // False: one cannot be written.
 bool worker_disk_withdrawals_ready(struct worker_disk *disk, const struct worker_session *session, int *why);
-void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk); // looked at when it is quiet
-int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk);  // its log has grown
+int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk); // its log has grown
 // What was taken back of the session's appends is off the disk: 0, or a negative errno.
 int worker_disk_withdrawn(struct worker_disk *disk, const struct worker_session *session);
 
@@ -152,6 +161,9 @@ void worker_disk_session_name(uint64_t id, char out[WORKER_NAME_BYTES]);
 int worker_disk_session_unsynced(struct worker_disk *disk, struct worker_session *session); // it has grown
 int worker_disk_session_anew(struct worker_disk *disk, struct worker_session *session);
 int worker_disk_session_write(struct worker_disk *disk, struct worker_session *session); // what it lacks
+// Lists again what the files lack, where there was no memory to: a session or a chunk that is not listed
+// would be behind forever. `unlisted` stays where there still is none.
+void worker_disk_relist(struct worker_disk *disk);
 // Sessions whose chunks are not in the files: false when that stays so.
 bool worker_disk_layouts_ready(struct worker_disk *disk, int *why);
 // Reads a session's log, and cuts off a torn end. 0 or a negative errno, -EBADMSG when it is damaged.
@@ -172,9 +184,6 @@ enum common_code worker_session_image_restore(const struct worker_session_image 
                                               struct common_error *err);
 void worker_session_image_forget(const struct worker_session_image *image, struct worker_disk *disk);
 
-// A file is damaged: out of the way, logged and counted. what: of which chunk and session.
-void worker_disk_quarantine(struct worker_disk *disk, const char *name, const char *what);
-
 // fetch.c
 enum common_code worker_disk_lanes_new(struct worker_disk *disk);
 void worker_disk_lanes_free(struct worker_disk *disk); // what is being read ends before; NULL is allowed
@@ -183,11 +192,6 @@ void worker_disk_lanes_free(struct worker_disk *disk); // what is being read end
 enum common_code worker_disk_work(struct worker_disk *disk,
                                   struct common_error *err); // starts timer and thread
 void worker_disk_rest(struct worker_disk *disk);             // ends both
-// Rows have come: where memory is nearly full, chunks that are full are sealed, so that they may leave it.
-void worker_disk_nudge(struct worker_disk *disk);
-// Lists again what the files lack, where there was no memory to: a session or a chunk that is not listed
-// would be behind forever. `unlisted` stays where there still is none.
-void worker_disk_relist(struct worker_disk *disk);
 // Writes what the files lack. False: they do not take it.
 bool worker_disk_catch_up(struct worker_disk *disk);
 

@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
-#include "worker/cold.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/log/log.h"
 #include "worker/disk/fetch.h"
 #include "worker/disk/state.h"
+#include "worker/store/cold.h"
 
 #define TICK_NS      (1 * COMMON_NS_PER_S)
 #define JOB_NS       (20 * COMMON_NS_PER_MS) // the same while a job is under way
@@ -19,25 +19,6 @@
 #define SCRUB_MIN_NS (1 * COMMON_NS_PER_MS)  // between two files
 
 // ---- what is behind -----------------------------------------------------------------------------
-
-void worker_disk_relist(struct worker_disk *disk)
-{
-    struct worker_chunk *chunk;
-    void *value;
-    if (!disk->unlisted)
-        return;
-    disk->unlisted = false;
-    for (size_t cursor = 0; worker_map_next(disk->sessions, &cursor, &value);) {
-        struct worker_session *session = value;
-        if (session->logged.touched || session->logged.layout || session->logged.anew)
-            worker_disk_touch(disk, session);
-    }
-    for (size_t cursor = 0; worker_store_next(disk->store, &cursor, &chunk);) {
-        if (worker_chunk_keep(chunk)->behind)
-            worker_disk_later(disk, chunk);
-        worker_disk_consider(disk, chunk);
-    }
-}
 
 // Whether the chunk waits for rows that are being read into memory.
 static bool is_wanted(const struct worker_disk *disk, struct worker_chunk *chunk)
@@ -329,16 +310,6 @@ static void seal_end(struct worker_disk *disk)
         seal_named(disk);
 }
 
-// Whether all layers have all their rows.
-static bool is_full(const struct worker_chunk *chunk)
-{
-    const struct worker_shape *shape = worker_chunk_shape(chunk);
-    for (uint32_t l = 0; l < shape->layers; l++)
-        if (worker_shape_form(shape, l) && worker_chunk_ready(chunk, l) < shape->chunk_tokens)
-            return false;
-    return true;
-}
-
 static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
 {
     uint32_t left = 0;
@@ -348,7 +319,8 @@ static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
     for (uint32_t i = 0; i < disk->full.n; i++) {
         struct worker_chunk *chunk = worker_store_find(disk->store, disk->full.ids[i]);
         struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
-        bool quiet = disk->hurry ? keep && is_full(chunk) : keep && keep->changed_ns + QUIET_NS <= now_ns;
+        bool quiet = disk->hurry ? keep && worker_disk_chunk_full(chunk)
+                                 : keep && keep->changed_ns + QUIET_NS <= now_ns;
         bool written = keep && keep->grew <= worker_queue_done(disk->queue); // the file is what was asked for
         bool later = keep && (disk->n_seals == SEALS_MAX || !quiet || !written);
         hurry = hurry || (disk->hurry && quiet && !written);
@@ -357,7 +329,7 @@ static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
         if (!keep || later)
             continue;
         keep->full = false;
-        if (!keep->sealed && !keep->behind && keep->end > 0 && is_full(chunk))
+        if (!keep->sealed && !keep->behind && keep->end > 0 && worker_disk_chunk_full(chunk))
             disk->seals[disk->n_seals++] =
                 (struct worker_seal){.id = disk->full.ids[i], .serial = keep->serial, .result = -EINTR};
     }
@@ -453,66 +425,6 @@ void worker_disk_set_scrub(struct worker_disk *disk, uint64_t scrub_ns)
     disk->scrub_ns = scrub_ns;
     disk->scrubs.n = 0;
     disk->scrub_every_ns = disk->scrub_next_ns = 0;
-}
-
-// ---- memory, and what it has not ----------------------------------------------------------------
-
-static bool any_full(const struct worker_disk *disk)
-{
-    for (uint32_t i = 0; i < disk->full.n; i++) {
-        const struct worker_chunk *chunk = worker_store_find(disk->store, disk->full.ids[i]);
-        if (chunk && is_full(chunk))
-            return true;
-    }
-    return false;
-}
-
-bool worker_disk_hurry(struct worker_disk *disk)
-{
-    if (!disk || disk->state != WORKER_DISK_OPEN)
-        return false;
-    if (disk->sealing || disk->hurry)
-        return true;
-    disk->hurry = any_full(disk);
-    if (disk->hurry)
-        common_timer_start(disk->timer, 0, false);
-    return disk->hurry;
-}
-
-void worker_disk_nudge(struct worker_disk *disk)
-{
-    uint64_t now_ns = common_clock_ns();
-    if (now_ns < disk->nudge_next_ns ||
-        worker_store_used(disk->store) <= worker_store_limit(disk->store) / 8 * 7)
-        return;
-    disk->nudge_next_ns = now_ns + JOB_NS;
-    (void)worker_disk_hurry(disk);
-}
-
-void worker_disk_lost(struct worker_disk *disk, struct worker_chunk *chunk)
-{
-    struct worker_keep *keep = worker_chunk_keep(chunk);
-    char name[WORKER_NAME_BYTES], what[96];
-    if (keep->lost || disk->state != WORKER_DISK_OPEN)
-        return;
-    keep->lost =
-        worker_ids_add(&disk->lost, worker_chunk_id(chunk)); // no memory: with the next one who needs it
-    snprintf(what, sizeof what, "chunk=%" PRIu64 " position=%" PRIu64 ": memory lacks some of its rows",
-             worker_chunk_id(chunk), worker_chunk_first(chunk));
-    worker_name_sealed(worker_chunk_id(chunk), name);
-    worker_disk_quarantine(disk, name, what);
-    if (disk->timer) // else it is being closed: who starts on the files finds it out
-        common_timer_start(disk->timer, 0, false);
-}
-
-void worker_disk_tell_lost(struct worker_disk *disk)
-{
-    while (disk->lost.n > 0) {
-        struct worker_chunk *chunk = worker_store_find(disk->store, disk->lost.ids[--disk->lost.n]);
-        disk->stats.lost += chunk != NULL;
-        if (chunk && worker_chunk_keep(chunk)->lost && disk->damaged)
-            disk->damaged(disk->told_arg, chunk);
-    }
 }
 
 // ---- turns --------------------------------------------------------------------------------------

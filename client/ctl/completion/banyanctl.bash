@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bash completion of banyanctl, banyan-coordinator and banyan-worker. The programs know what comes next:
-# PROGRAM --complete WORD... (common/complete.h).
+# PROGRAM --complete WORD... (common/cli/complete.h).
 
 _banyanctl() {
     local line=${COMP_LINE:0:COMP_POINT} words=() word quote="" i

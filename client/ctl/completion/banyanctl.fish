@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # fish completion of banyanctl, banyan-coordinator and banyan-worker. The programs know what comes next:
-# PROGRAM --complete WORD... (common/complete.h).
+# PROGRAM --complete WORD... (common/cli/complete.h).
 
 # True, with the words in __banyanctl_words, where the program knows them; false: fish is to offer files.
 function __banyanctl_asks

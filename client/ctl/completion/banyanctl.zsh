@@ -1,7 +1,7 @@
 #compdef banyanctl banyan-coordinator banyan-worker
 # SPDX-License-Identifier: Apache-2.0
 # zsh completion of banyanctl, banyan-coordinator and banyan-worker. The programs know what comes next:
-# PROGRAM --complete WORD... (common/complete.h).
+# PROGRAM --complete WORD... (common/cli/complete.h).
 
 _banyanctl() {
     local -a answer plain open

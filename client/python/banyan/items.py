@@ -144,7 +144,7 @@ class Call:
             c.lse = ffi.cast("float *", address)
         mass = None
         if item.mass_bins:
-            # What the library puts into it is freed with it, also where nobody asks for the result any more.
+            # What the library puts into it is freed with it, also where the result is not asked for any more.
             mass = ffi.gc(ffi.new("banyan_mass *", {"bins": item.mass_bins, "per_head": item.mass_per_head}), lib.banyan_mass_free)
             c.mass = mass
         partial = None

@@ -232,7 +232,7 @@ def test_daemons_end_with_an_interpreter_that_is_killed(cluster, how):
 
 
 def lives(pid):
-    """Whether there is such a process, one that nobody has waited for yet aside."""
+    """Whether there is such a process, one that was not waited for yet aside."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -245,7 +245,7 @@ def test_the_collector_within_cffi():
 
 
 def test_a_guard_within_itself():
-    """A finaliser that runs in the midst of enter(), at every line of it."""
+    """A finaliser that runs during enter(), at every line of it."""
     for after in range(60):
         guard, seen, ran = Guard("client"), [], []
         call = guard.entered()

@@ -93,7 +93,7 @@ def test_a_change_between_two_calls(client, llama, what):
 
 
 def test_writes_that_pytorch_does_not_count(client, llama):
-    """Through .data: seen by generate(), prefill() and by whoever opens a session."""
+    """Through .data: seen by generate(), prefill() and by code that opens a session."""
     _, ours = llama
     with BanyanCache(ours, client, "book") as cache:
         out = generate(ours, prompt(), cache)

@@ -36,7 +36,7 @@ export function duration(ns) {
     return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
-// The time below which the share of these answers lies, interpolated in its bucket (common/buckets.h). null: there are none.
+// The time below which the share of these answers lies, interpolated in its bucket (common/metrics/buckets.h). null: there are none.
 export function quantile(counts, firstNs, share) {
     const all = counts.reduce((sum, n) => sum + n, 0);
     let left = share * all;

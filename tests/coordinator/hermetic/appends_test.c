@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of an append that fails. When its error is definite it never comes back, whatever restarts. When the
-// error says UNCONFIRMED it is there as a whole or not at all, and the same append again settles which.
+// What becomes of an append that fails. When its error is definite it never comes back, whatever restarts.
+// When the error says UNCONFIRMED it is there as a whole or not at all, and the same append again settles
+// which.
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static void refused(struct sim_call *append, enum common_code code)
 {
@@ -38,7 +39,8 @@ static void is_not_there(struct sim_cluster *cluster, uint64_t session, uint32_t
     ENDS(COMMON_FAILED_PRECONDITION, sim_append(cluster->client, session, 0, at, rows, 2));
 }
 
-// A holder refuses its part for want of memory. What the other one has stored does not come back by a restart.
+// A holder refuses its part for want of memory. What the other one has stored does not come back by a
+// restart.
 static void what_a_holder_refuses_is_refused_for_good(void **state)
 {
     (void)state;
@@ -90,7 +92,8 @@ static void rows_without_memory_are_refused_for_good(void **state)
     assert_true(n > 0);
 }
 
-// The holder is stopped, the append fails, the coordinator is killed, the holder goes on: then it stores the rows.
+// The holder is stopped, the append fails, the coordinator is killed, the holder goes on: then it stores the
+// rows.
 static void a_stopped_holder_leaves_the_outcome_open(void **state)
 {
     (void)state;
@@ -116,7 +119,7 @@ static void a_stopped_holder_leaves_the_outcome_open(void **state)
     }
 }
 
-// The same without the kill: the holder is told when it is back, and the rows do not come back.
+// The same without the kill: the returning holder gets its layout, and the rows do not come back.
 static void a_holder_that_returns_is_told_what_has_failed(void **state)
 {
     (void)state;
@@ -134,7 +137,7 @@ static void a_holder_that_returns_is_told_what_has_failed(void **state)
     }
 }
 
-// Of two holders one has stored its part, and nobody ever hears of the other's.
+// Of two holders one has stored its part, and the other's answer never arrives.
 static void a_part_of_an_append_is_not_there(void **state)
 {
     (void)state;
@@ -158,7 +161,7 @@ static void a_part_of_an_append_is_not_there(void **state)
     }
 }
 
-// All holders have stored it, and no worker was told that it is acknowledged.
+// All holders have stored it, and no worker has received the acknowledgement.
 static void an_acknowledged_append_survives_though_no_step_followed(void **state)
 {
     (void)state;
@@ -170,7 +173,8 @@ static void an_acknowledged_append_survives_though_no_step_followed(void **state
         assert_int_equal(length_of(cluster, session), 80);
     }
     READS(cluster, session, 80, 20 + 60 * 2);
-    // One holder is away when the next life begins: what the others have does not count as a whole without it.
+    // One holder is away when the next life begins: what the others have does not count as a whole without
+    // it.
     struct sim_worker *last = holder_of(cluster, session, 79);
     OK(sim_append(cluster->client, session, 0, 80, 40, 3));
     sim_coordinator_kill(cluster);
@@ -187,8 +191,8 @@ static void an_acknowledged_append_survives_though_no_step_followed(void **state
     sim_cluster_free(cluster);
 }
 
-// After a restart one holder has reported its part, and the other one has not. The first is lost, and is to have a
-// chunk placed anew: the rows that it has reported may count yet.
+// After a restart one holder has reported its part, and the other one has not. The first is lost, and its
+// chunk must be placed on another worker: the rows that it has reported may still count.
 static void a_chunk_that_may_have_rows_is_not_placed_anew(void **state)
 {
     (void)state;
@@ -213,8 +217,8 @@ static void a_chunk_that_may_have_rows_is_not_placed_anew(void **state)
     sim_cluster_free(cluster);
 }
 
-// An append over two holders, after a restart with only the first of them: whether its rows count the other one says.
-// Until then they are neither there nor past the end (seed 179538775600283 of chaos_test).
+// An append over two holders, after a restart with only the first of them: whether its rows count the other
+// one says. Until then they are neither there nor past the end (seed 179538775600283 of chaos_test).
 static void what_another_holder_decides_is_not_past_the_end(void **state)
 {
     (void)state;
@@ -241,8 +245,8 @@ static void what_another_holder_decides_is_not_past_the_end(void **state)
     sim_cluster_free(cluster);
 }
 
-// The first rows are acknowledged, and appended once more while another holder decides about the rest: that is no reason
-// for anybody to throw the rest away (seed 179539240107035 of chaos_test).
+// The first rows are acknowledged, and appended once more while another holder decides about the rest: that
+// is no reason for anybody to throw the rest away (seed 179539240107035 of chaos_test).
 static void rows_that_may_count_outlive_an_append_of_older_ones(void **state)
 {
     (void)state;
@@ -267,7 +271,7 @@ static void rows_that_may_count_outlive_an_append_of_older_ones(void **state)
     sim_cluster_free(cluster);
 }
 
-// A truncate that a holder has not heard of, and rows below it that the holder does not know to be acknowledged.
+// A truncate that did not reach a holder, and rows below it whose acknowledgement did not reach it either.
 static void a_truncate_keeps_what_was_acknowledged_before_it(void **state)
 {
     (void)state;
@@ -293,7 +297,7 @@ static void a_truncate_keeps_what_was_acknowledged_before_it(void **state)
 static void other_bytes_replace_a_failed_append_of_many_bands(void **state)
 {
     (void)state;
-    for (int told = 1; told >= 0; told--) { // whether the holder is told that the first one has failed
+    for (int told = 1; told >= 0; told--) { // whether the holder hears that the first one has failed
         struct sim_cluster *cluster = sim_cluster_new(&(struct sim_cluster_options){.workers = 1});
         sim_client_dim(cluster->client, 128);
         sim_cluster_start(cluster);
@@ -322,7 +326,7 @@ static void other_bytes_replace_a_failed_append_of_many_bands(void **state)
 static bool is_retrying(void *arg)
 {
     const struct sim_cluster *cluster = arg;
-    return !proto_list_empty(&cluster->coordinator->steps.retries);
+    return !common_list_empty(&cluster->coordinator->steps.retries);
 }
 
 static struct sim_call *append_that_retries(struct sim_cluster *cluster, uint64_t session,

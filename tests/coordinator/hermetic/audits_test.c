@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that are kept, and audits: which steps, what is found, what is not called wrong, and what becomes of both when rows
-// go.
+// Steps that are kept, and audits: which steps, what is found, what is not called wrong, and what becomes of
+// both when rows go.
 #include <stdlib.h>
 
 #include "coordinator/steps/audit.h"
 #include "coordinator/steps/lane.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static void each(struct coordinator_options *options)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions that are born with a floor (coordinator/place/forget.h), as a restored one is: what lies below counts, takes
-// no memory and is never seen; what is attached past it is all there is.
+// Sessions that are born with a floor (coordinator/place/forget.h), as a restored one is: what lies below
+// counts, takes no memory and is never seen; what is attached past it is all there is.
 #include "tests/coordinator/hermetic/hermetic.h"
 
 enum { WINDOW = 20, MARGIN = 10, CHUNK = 16, FLOOR = 100, FROM = FLOOR - WINDOW + 1, END = 130 };
@@ -30,7 +30,8 @@ static void attach(struct sim_cluster *cluster, uint64_t session, uint32_t layer
     OK(sim_commit(cluster->client, session, layer, first, end - first));
 }
 
-// What a client does whose session is to have these rows: zeros up to FROM in the chunk that it lies in, then its own.
+// What a client does whose session is to have these rows: zeros up to FROM in the chunk that it lies in, then
+// its own.
 static void fill(struct sim_cluster *cluster, uint64_t session, uint32_t layer)
 {
     attach(cluster, session, layer, FROM / CHUNK * CHUNK, FROM, 0);
@@ -85,7 +86,7 @@ static void what_lies_below_counts_and_is_refused(void **state)
     for (uint32_t layer = 0; layer < 2; layer++)
         answers_threes(cluster, session, layer, END);
     OK(sim_commit(cluster->client, session, 0, 0, END)); // again, with all that was never there
-    // Other bytes below do not come in, and nobody reads those that are there.
+    // Other bytes below do not come in, and no step reads those that are there.
     OK((open = sim_open(cluster->client, session, FROM - 1, 1)));
     refused("FORGOTTEN", sim_put(cluster->client, open, 0, FROM - 1, 1, 7));
     OK((open = sim_read_open(cluster->client, session, FROM - 1, 2)));
@@ -106,8 +107,8 @@ static void what_lies_below_counts_and_is_refused(void **state)
     sim_cluster_free(cluster);
 }
 
-// The chunks below are placed with the first ones past them, which a worker does not take: they come with the next ones, also where
-// these had been asked for before.
+// The chunks below are placed with the first ones past them, which a worker does not take: they come with the
+// next ones, also where these had been asked for before.
 static void what_lies_below_comes_with_whatever_is_placed_first(void **state)
 {
     (void)state;
@@ -177,7 +178,7 @@ static void nothing_but_a_floor(void **state)
     assert_int_equal(length_of(cluster, session), 96);
     refused("FORGOTTEN", sim_read(cluster->client, session, 0, 95, 1));
     refused("HOLE", sim_read_below(cluster->client, session, 0, 97, 1,
-                                   90)); // it sees none, of chunks that nobody has
+                                   90)); // it sees none, of chunks without a holder
     refused("HOLE", sim_read_open(cluster->client, session, 80, 16));
     OK(sim_truncate(cluster->client, session, 96));
     struct sim_call *fork = sim_fork(cluster->client, session, 96, "");

@@ -3,7 +3,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/session/table.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static void rows_are_attached_and_committed(void **state)
 {
@@ -28,7 +28,8 @@ static void rows_are_attached_and_committed(void **state)
     sim_cluster_free(cluster);
 }
 
-// New chunks of the range find a place, an old one's holder has not come back: the client must not be sent to it.
+// New chunks of the range find a place, an old one's holder has not come back: the client must not be sent to
+// it.
 static void an_attach_beside_a_holder_that_is_away_is_refused(void **state)
 {
     (void)state;
@@ -37,7 +38,7 @@ static void an_attach_beside_a_holder_that_is_away_is_refused(void **state)
     struct sim_worker *holder = holder_of(cluster, session, 0);
     struct common_error err;
     sim_net_part(NULL, holder->loop);
-    sim_coordinator_kill(cluster); // its next life knows the holder by name alone
+    sim_coordinator_kill(cluster); // its next life has the holder's name alone
     sim_run_until_idle();
     assert_int_equal(sim_coordinator_start(cluster, &err), COMMON_OK);
     assert_true(sim_wait_active(cluster, 1));
@@ -52,7 +53,7 @@ static void an_attach_beside_a_holder_that_is_away_is_refused(void **state)
     sim_cluster_free(cluster);
 }
 
-// A holder that did not take the word of a durable commit, for want of memory: it is told again.
+// A holder that refused a durable commit, for want of memory, gets the commit again.
 static void a_commit_that_a_holder_did_not_hear_is_told_again(void **state)
 {
     static const enum common_code codes[] = {COMMON_RESOURCE_EXHAUSTED, COMMON_INTERNAL};
@@ -96,7 +97,7 @@ static void report(void *arg, struct proto_request *request)
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
-// Whoever commits what differs between holders would read one or the other.
+// A commit of what differs between holders would let clients read one or the other.
 static void rows_that_differ_between_holders_are_not_committed(void **state)
 {
     (void)state;
@@ -122,7 +123,7 @@ static void rows_that_differ_between_holders_are_not_committed(void **state)
     sim_cluster_free(cluster);
 }
 
-// Rows past a hole are in no length: only the store knows of them after a restart.
+// Rows past a hole are in no length: after a restart only the store has a record of them.
 static void a_commit_past_a_hole_is_durable_when_it_is_answered(void **state)
 {
     (void)state;
@@ -142,8 +143,8 @@ static void a_commit_past_a_hole_is_durable_when_it_is_answered(void **state)
     sim_cluster_free(cluster);
 }
 
-// A bit flips in a worker's memory between put and commit: the commit says where, the rows go, and attached again
-// they are what they were.
+// A bit flips in a worker's memory between put and commit: the commit says where, the rows go, and attached
+// again they are what they were.
 static void rows_that_were_damaged_are_not_committed(void **state)
 {
     (void)state;
@@ -198,8 +199,8 @@ static void a_commit_with_sums_of_something_else(void **state)
     sim_cluster_free(cluster);
 }
 
-// A link on which every other frame is damaged: calls end with UNAVAILABLE or with the right answer, and when it is
-// mended all is as before.
+// A link on which every other frame is damaged: calls end with UNAVAILABLE or with the right answer, and when
+// it is mended all is as before.
 static void damaged_frames_are_errors(void **state)
 {
     (void)state;
@@ -228,8 +229,8 @@ static void damaged_frames_are_errors(void **state)
     sim_cluster_free(cluster);
 }
 
-// A holder does not take the word that a commit has come to nothing: the rows that it froze may be written all the same,
-// once it has been asked.
+// A holder does not take the word that a commit has come to nothing: the rows that it froze may be written
+// all the same, once it has been asked.
 static void rows_of_a_commit_that_failed_do_not_stay_frozen(void **state)
 {
     static const enum common_code codes[] = {COMMON_ABORTED, COMMON_UNAVAILABLE, COMMON_INTERNAL,
@@ -250,8 +251,8 @@ static void rows_of_a_commit_that_failed_do_not_stay_frozen(void **state)
     }
 }
 
-// A holder comes to the question only when the commit has been given up, and after the word that it came to nothing: what
-// it froze then, nobody would let go any more.
+// A holder gets the question only after the commit has been given up, and after the message that it failed:
+// nothing would release what it froze then.
 static void a_question_that_is_given_up_freezes_nothing(void **state)
 {
     (void)state;
@@ -292,8 +293,8 @@ static void nothing_is_frozen(struct sim_cluster *cluster, uint64_t session)
 
 enum { REFUSED = WORKER_FROZEN_MAX + 904 }; // more than a worker keeps apart
 
-// A full disk refuses commit after commit, all over the same rows: none has happened, and each gives back what it froze. Others
-// have the rows as soon as there is room.
+// A full disk refuses commit after commit, all over the same rows: none has happened, and each gives back
+// what it froze. Others have the rows as soon as there is room.
 static void refused_commits_leave_nothing_behind(void **state)
 {
     (void)state;
@@ -330,7 +331,7 @@ static void refused_commits_leave_nothing_behind(void **state)
     }
 }
 
-// The word that a refused commit is over is lost: the holder is asked, and told again.
+// The message that a refused commit is over is lost: the holder is asked, and gets it again.
 static void a_refused_commit_whose_end_a_holder_did_not_hear(void **state)
 {
     static const enum common_code codes[] = {COMMON_ABORTED, COMMON_UNAVAILABLE, COMMON_INTERNAL};
@@ -352,8 +353,8 @@ static void a_refused_commit_whose_end_a_holder_did_not_hear(void **state)
     }
 }
 
-// Nor may it be told at once that the commit is over, where an older one of the session waits for the store: it is told once that one
-// has ended, too.
+// Nor may the holder hear at once that the commit is over while an older one of the session waits for the
+// store: it hears so once that one has ended, too.
 static void a_commit_that_ends_before_an_older_one(void **state)
 {
     (void)state;
@@ -422,8 +423,8 @@ static void another_is_older(bool again)
     sim_cluster_free(cluster);
 }
 
-// A worker that comes back is told of all sessions at once which commits are over: those before the oldest one of any. What a later
-// one of this session has frozen goes, too.
+// A returning worker gets, for all sessions at once, which commits are over: those before the oldest one of
+// any. What a later one of this session has frozen goes, too.
 static void a_commit_of_another_session_is_older(void **state)
 {
     (void)state;
@@ -431,8 +432,9 @@ static void a_commit_of_another_session_is_older(void **state)
     another_is_older(true);
 }
 
-// A holder dies after the commit was durable and before it heard so, and its next process is told all that it should know while
-// another holder's answer is still out: so the commit's rows are in nothing that it is told. They are lost, and known to be.
+// A holder dies after the commit was durable and before it received it, and its next process gets its layouts
+// while another holder's answer is still out: so the commit's rows are in none of them. They are lost, and
+// the coordinator has recorded that.
 static void rows_of_a_commit_that_died_with_their_holder_are_lost(void **state)
 {
     (void)state;
@@ -471,8 +473,9 @@ static void rows_of_a_commit_that_died_with_their_holder_are_lost(void **state)
     sim_cluster_free(cluster);
 }
 
-// Rows that a commit of an earlier life has frozen, and a session that changes at one holder while the other one is told all that it
-// should know: it is not told then which commits of this session are over, but by itself afterwards.
+// Rows that a commit of an earlier life has frozen, and a session that changes at one holder while the other
+// one gets its layouts: these do not say which commits of this session are over; a message of its own does
+// afterwards.
 static void a_commit_of_an_earlier_life_and_a_session_that_changes(void **state)
 {
     (void)state;
@@ -493,7 +496,7 @@ static void a_commit_of_an_earlier_life_and_a_session_that_changes(void **state)
     sim_serve_rule(late->loop, METHOD(LAYOUT_SET), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
     restart(cluster);
     assert_true(sim_wait_active(cluster, 1));
-    sim_advance(100 * COMMON_NS_PER_MS); // the first one is told again
+    sim_advance(100 * COMMON_NS_PER_MS); // the first one gets it again
     assert_int_equal(sim_serve_let_go(late->loop), 1);
     assert_true(sim_wait_active(cluster, 2));
     sim_advance(COMMON_NS_PER_S);
@@ -503,8 +506,8 @@ static void a_commit_of_an_earlier_life_and_a_session_that_changes(void **state)
     sim_cluster_free(cluster);
 }
 
-// The sync of a commit fails, so it may be in the log after a crash: its rows stay frozen as long as the store cannot say, and
-// no longer. Then it is refused for certain, and what was in its place is taken.
+// The sync of a commit fails, so it may be in the log after a crash: its rows stay frozen as long as the
+// store cannot say, and no longer. Then it is refused for certain, and what was in its place is taken.
 static void what_the_store_cannot_say_is_open_until_it_can(void **state)
 {
     enum { OPEN = 6 };

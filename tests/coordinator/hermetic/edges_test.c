@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Comes last: every edge of every state machine of the coordinator was taken by inputs alone, and some test has asked
-// for it (SHOWS) beside what a client or an operator saw.
+// Comes last: every edge of every state machine of the coordinator was taken by inputs alone, and some test
+// has asked for it (SHOWS) beside what a client or an operator saw.
 #include "tests/coordinator/hermetic/hermetic.h"
 
 static void every_edge_was_taken(void **state)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events: that what happens is told, with its subjects and reasons; and those who read and wait for them.
+// Events: what happens is reported, with its subjects and reasons; and calls that read events and wait for
+// them.
 #include "coordinator/events.h"
 #include "coordinator/events_service.h"
 #include "tests/coordinator/hermetic/hermetic.h"
@@ -7,7 +8,7 @@
 #define SECOND COMMON_NS_PER_S
 #define MS     COMMON_NS_PER_MS
 
-// ---- what is told -----------------------------------------------------------------------------------------
+// ---- what is reported -------------------------------------------------------------------------------------
 
 // The last one of a kind that is kept; *n (may be NULL): how many, each with those that it stands for.
 static const struct coordinator_event *last_of(struct sim_cluster *cluster, enum proto_event_kind kind,
@@ -378,7 +379,7 @@ static void pages_follow_each_other(void **state)
         m.term = heard.term;
         m.seq = heard.seq;
     }
-    OK(ask(cluster->client, &m)); // nothing is there, and nobody waits
+    OK(ask(cluster->client, &m)); // nothing is there, and no call waits
     assert_int_equal(heard.n, 0);
     assert_int_equal(heard.seq, 5);
     sim_cluster_free(cluster);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames are shared between tenants: one that floods a plan with steps delays another's step by one frame, and alters
-// no bit of it. Frames are counted, not time.
+// Frames are shared between tenants: one that floods a plan with steps delays another's step by one frame,
+// and alters no bit of it. Frames are counted, not time.
 #include "coordinator/steps/dispatch.h"
 #include "coordinator/steps/frame.h"
 #include "tests/coordinator/hermetic/hermetic.h"
@@ -17,7 +17,8 @@ static struct sim_worker *root_of(const struct sim_cluster *cluster)
     return cluster->workers[plan->workers[0]->name[1] - '0'];
 }
 
-// The other tenant's client: what one client has under way may keep its own later calls from being read. Both wait long.
+// The other tenant's client: what one client has under way may keep its own later calls from being read. Both
+// wait long.
 static struct sim_client *patient(struct sim_cluster *cluster)
 {
     struct sim_client *another = sim_client_new(SIM_COORDINATOR, NULL);
@@ -33,8 +34,8 @@ static void flood(struct sim_cluster *cluster, uint64_t session, uint32_t steps)
     sim_run_until_idle();
 }
 
-// How many frames have left until the call is answered and the plan's next frame is under way. Those that are under way
-// are held, at one worker after the other.
+// How many frames have left until the call is answered and the plan's next frame is under way. Those that are
+// under way are held, at one worker after the other.
 static uint64_t frames_until(struct sim_cluster *cluster, const struct sim_call *call)
 {
     const struct coordinator_steps *steps = &cluster->coordinator->steps;
@@ -73,7 +74,7 @@ static void a_flood_delays_another_tenant_by_one_frame(void **state)
             assert_memory_equal(&quiet->o, &alone->o, sizeof(alone->o));
             assert_memory_equal(&quiet->lse, &alone->lse, sizeof(alone->lse));
             assert_int_equal(quiet->digest, alone->digest);
-            flood(cluster, a, 600); // what has gone comes again
+            flood(cluster, a, 600); // what has been answered is asked again
         }
         rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
         let_go_all(cluster);
@@ -114,8 +115,8 @@ static uint32_t frames_with(const struct sim_cluster *cluster, uint64_t session)
 {
     const struct coordinator_steps *steps = &cluster->coordinator->steps;
     uint32_t n = 0;
-    for (const struct proto_list *at = steps->flying.next; at != &steps->flying; at = at->next)
-        n += proto_list_entry(at, struct coordinator_frame, link)->step.items[0].session == session;
+    for (const struct common_list *at = steps->flying.next; at != &steps->flying; at = at->next)
+        n += common_list_entry(at, struct coordinator_frame, link)->step.items[0].session == session;
     return n;
 }
 
@@ -167,8 +168,8 @@ static uint64_t copied_of(struct sim_cluster *cluster)
     return made->session;
 }
 
-// Steps that were held while a holder was lost go through the same queue: the quiet tenant's is in the first or the
-// second frame of the new plan, though the flood was there before.
+// Steps that were held while a holder was lost go through the same queue: the quiet tenant's is in the first
+// or the second frame of the new plan, though the flood was there before.
 static void a_flood_that_was_held_delays_nobody_more(void **state)
 {
     (void)state;

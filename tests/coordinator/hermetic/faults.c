@@ -8,7 +8,7 @@ static void kill_coordinator(struct scene *scene)
     restart(scene->cluster);
 }
 
-static void kill_once_durable(struct scene *scene) // and before the coordinator hears of it
+static void kill_once_durable(struct scene *scene) // and before the coordinator gets the answer
 {
     sim_disk_silence(SIM_DISK_PATH, true);
     sim_run_until_idle();

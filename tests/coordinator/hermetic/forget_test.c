@@ -2,7 +2,7 @@
 // Sessions that forget (coordinator/place/forget.h): what goes, when, and what is refused from then on.
 #include "tests/coordinator/hermetic/hermetic.h"
 
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 enum { WINDOW = 20, MARGIN = 10, CHUNK = 16 };
 static const struct sim_mask windows[2] = {{.window = WINDOW}, {.window = WINDOW}};
@@ -123,7 +123,7 @@ static void the_store_comes_first(void **state)
     }
 }
 
-// While the store has it in hand nobody goes behind it any more, and afterwards neither.
+// While the store writes it no step goes back behind it any more, and none does afterwards.
 static void nobody_goes_behind_what_is_being_stored(void **state)
 {
     (void)state;
@@ -227,7 +227,7 @@ static void truncates_and_forks_go_back_to_the_floor(void **state)
     sim_cluster_free(cluster);
 }
 
-// A commit that comes again is answered, though its rows are gone; one that goes on past them looks at the rest.
+// A repeated commit is answered, though its rows are gone; one that goes on past them looks at the rest.
 static void a_commit_that_comes_again(void **state)
 {
     (void)state;
@@ -246,7 +246,7 @@ static void a_commit_that_comes_again(void **state)
     sim_cluster_free(cluster);
 }
 
-// Whoever does not hear of the floor is told again; so is one that the coordinator has died over.
+// A holder that did not receive the floor gets it again; so does one when the coordinator died in between.
 static void holders_hear_of_it_in_the_end(void **state)
 {
     (void)state;
@@ -282,8 +282,9 @@ static void holders_hear_of_it_in_the_end(void **state)
     }
 }
 
-// A holder shares a chunk with a session that has not forgotten its rows, and waits for these (pull.h): it says that none is
-// there. What this session has forgotten was acknowledged all the same, and so is what comes after it.
+// A holder shares a chunk with a session that has not forgotten its rows, and waits for these (pull.h): it
+// says that none is there. What this session has forgotten was acknowledged all the same, and so is what
+// comes after it.
 static void forgotten_rows_that_others_wait_for_count_after_a_restart(void **state)
 {
     (void)state;

@@ -3,7 +3,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/steps/frame.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 // The plan that all sessions of a test share, and its members as processes.
 static struct coordinator_plan *plan_of(const struct sim_cluster *cluster)
@@ -41,7 +41,7 @@ static void a_frame_ends_with_its_last_call(void **state)
     assert_true(second->done_ns - given_up < 100 * COMMON_NS_PER_MS);
     assert_float_equal(second->o, 1, 1e-4f);
     assert_int_equal(root->worker->n_steps, 0);
-    sim_serve_let_go(child->loop); // the child was told, too: it computes nothing
+    sim_serve_let_go(child->loop); // the child was cancelled, too: it computes nothing
     assert_int_equal(child->worker->n_steps, 0);
     sim_run_until_idle();
     assert_int_equal(cluster->coordinator->steps.items, 0);
@@ -70,8 +70,8 @@ static void a_frame_ends_with_its_client(void **state)
     sim_cluster_free(cluster);
 }
 
-// While a plan has a frame under way, small steps gather: what is called between the two is one frame, and the root
-// holds it.
+// While a plan has a frame under way, small steps gather: what is called between the two is one frame, and
+// the root holds it.
 static struct sim_call *gather_begin(struct sim_cluster *cluster, uint64_t session)
 {
     sim_serve_rule(at_rank(cluster, 0)->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
@@ -90,7 +90,7 @@ static void gather_end(struct sim_cluster *cluster, struct sim_call *ahead, uint
     sim_run_until_idle();
     assert_int_equal(held_all(cluster), 1);
     const struct coordinator_frame *frame =
-        proto_list_entry(steps->flying.next, struct coordinator_frame, link);
+        common_list_entry(steps->flying.next, struct coordinator_frame, link);
     assert_int_equal(frame->step.n_items, items);
     rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
 }
@@ -110,7 +110,7 @@ static void a_frame_lives_as_long_as_one_of_its_calls(void **state)
         sim_advance(COMMON_NS_PER_S);
         let_go_all(cluster);
         OK(calls[!given_up]);
-        OK(sim_append(cluster->client, b, 0, 24, 1, 26)); // it is there, whoever has heard of it
+        OK(sim_append(cluster->client, b, 0, 24, 1, 26)); // it is there, no matter who got the answer
         READS(cluster, b, 25, 24 + 26);
         sim_run_until_idle();
         assert_int_equal(cluster->coordinator->steps.items, 0);
@@ -167,8 +167,8 @@ static void an_append_that_was_given_up_may_be_replaced(void **state)
     }
 }
 
-// Two workers that cannot reach each other, and both the coordinator: the frame fails in bounded time, and says
-// where; a session that needs only one of them is not held up; when the network is back, all goes on.
+// Two workers that cannot reach each other, and both the coordinator: the frame fails in bounded time, and
+// says where; a session that needs only one of them is not held up; when the network is back, all goes on.
 static void a_black_hole_between_two_workers_ends_their_steps(void **state)
 {
     (void)state;
@@ -245,8 +245,8 @@ static void slow_beats(struct coordinator_options *options)
     options->heartbeat_ns = 4 * COMMON_NS_PER_S;
 }
 
-// Two of three workers do not reach each other: the tree becomes another, with another digest, and the session
-// goes on, also with appends, while nobody is lost.
+// Two of three workers do not reach each other: the tree becomes another, with another digest, and the
+// session goes on, also with appends, and no worker is lost.
 static void a_tree_avoids_an_edge_that_is_down(void **state)
 {
     (void)state;
@@ -283,8 +283,8 @@ static void a_tree_avoids_an_edge_that_is_down(void **state)
     }
 }
 
-// Of three workers each is the root of a star in turn, and each time an edge of it goes down, or is remembered: a chain does without
-// all three.
+// Of three workers each is the root of a star in turn, and each time an edge of it goes down, or is
+// remembered: a chain does without all three.
 static void a_chain_goes_on_where_no_star_does(void **state)
 {
     (void)state;
@@ -309,7 +309,8 @@ static void a_chain_goes_on_where_no_star_does(void **state)
     sim_cluster_free(cluster);
 }
 
-// One worker is cut off from both others, so that no tree avoids all edges: then one of the others reaches it again.
+// One worker is cut off from both others, so that no tree avoids all edges: then one of the others reaches it
+// again.
 static void one_edge_after_another_is_tried_where_no_tree_avoids_them(void **state)
 {
     (void)state;
@@ -367,7 +368,7 @@ static void an_edge_that_swallowed_is_used_again(void **state)
     sim_cluster_free(cluster);
 }
 
-// A child that is stopped: its edge says nothing either, and that is for its heartbeats to say.
+// A child that is stopped: its edge is silent as well, and its heartbeats must show that.
 static void an_edge_to_a_worker_that_is_stopped_is_not_blamed(void **state)
 {
     (void)state;
@@ -400,7 +401,8 @@ static bool is_member(struct sim_cluster *cluster, uint64_t session, const struc
     return false;
 }
 
-// Sessions that come later have not both of two workers that do not reach each other, though each of them has room.
+// Sessions that come later have not both of two workers that do not reach each other, though each of them has
+// room.
 static void workers_that_do_not_reach_each_other_share_no_new_session(void **state)
 {
     (void)state;
@@ -467,7 +469,8 @@ static void a_worker_that_cannot_be_called_is_lost(void **state)
     sim_cluster_free(cluster);
 }
 
-// Links between the coordinator and a worker, its heartbeats', too, pass nothing on: others are made, and it is used again.
+// Links between the coordinator and a worker, its heartbeats', too, pass nothing on: others are made, and it
+// is used again.
 static void a_worker_whose_links_swallow_comes_back(void **state)
 {
     (void)state;
@@ -489,8 +492,8 @@ static void a_worker_whose_links_swallow_comes_back(void **state)
     }
 }
 
-// A worker's link to the coordinator passes nothing on, in one direction or the other, for as long as it is there. Links
-// that are made later do.
+// A worker's link to the coordinator passes nothing on, in one direction or the other, for as long as it is
+// there. Links that are made later do.
 static void a_worker_leaves_a_link_that_swallows(void **state)
 {
     (void)state;
@@ -508,8 +511,9 @@ static void a_worker_leaves_a_link_that_swallows(void **state)
     }
 }
 
-// The same where the link passes nothing on before its first call, the Register, is answered: the next one is the last that
-// it is given. Where the worker is not heard, the coordinator says after 4 s that it could not reach it, before that.
+// The same where the link passes nothing on before its first call, the Register, is answered: the next one is
+// the last that it is given. Where the worker is not heard, the coordinator says after 4 s that it could not
+// reach it, before that.
 static void a_worker_that_registers_leaves_a_link_that_swallows(void **state)
 {
     (void)state;
@@ -534,7 +538,7 @@ static void a_worker_that_registers_leaves_a_link_that_swallows(void **state)
     }
 }
 
-// A coordinator that is stopped answers on no link: the first is kept, and nobody registers again.
+// A coordinator that is stopped answers on no link: the first one is kept, and no worker registers again.
 static void a_worker_keeps_its_link_to_a_coordinator_that_is_stopped(void **state)
 {
     (void)state;
@@ -552,7 +556,8 @@ static void a_worker_keeps_its_link_to_a_coordinator_that_is_stopped(void **stat
     sim_cluster_free(cluster);
 }
 
-// A client's connection passes nothing on: one call ends at its deadline, and the next is answered over another connection.
+// A client's connection passes nothing on: one call ends at its deadline, and the next is answered over
+// another connection.
 static void a_client_leaves_a_link_that_swallows(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the hermetic tests of the coordinator share. They are one program (main.c), a file for each theme: the whole
-// coordinator in one thread, on simulated time, links and disk, with real workers (tests/sim). The last group asks
-// whether every edge of every state machine was taken, and looked at by a test (SHOWS).
+// What the hermetic tests of the coordinator share. They are one program (main.c), a file for each theme: the
+// whole coordinator in one thread, on simulated time, links and disk, with real workers (tests/sim). The last
+// group asks whether every edge of every state machine was taken, and looked at by a test (SHOWS).
 #ifndef TESTS_COORDINATOR_HERMETIC_H
 #define TESTS_COORDINATOR_HERMETIC_H
 
@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"

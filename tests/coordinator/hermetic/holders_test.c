@@ -2,8 +2,9 @@
 // Chunks with several holders: the loss of all but one loses nothing, and fails no step.
 #include "tests/coordinator/hermetic/hermetic.h"
 
-#include "worker/state.h"
-#include "worker/store.h"
+#include "worker/control/lose.h"
+#include "worker/core/state.h"
+#include "worker/store/store.h"
 
 #define STATE(cluster, session, wanted)                                                                      \
     do {                                                                                                     \
@@ -44,8 +45,8 @@ static void each_chunk_is_at_as_many_workers_and_one_computes(void **state)
     sim_cluster_free(cluster);
 }
 
-// A worker ends at every moment of a stream of steps, appends and reads: all of them succeed, and are exact. They wait
-// for nothing that comes later, neither for the grace (nobody listens where it was) nor for a tick.
+// A worker ends at every moment of a stream of steps, appends and reads: all of them succeed, and are exact.
+// They wait for nothing that comes later, neither for the grace period (its port is closed) nor for a tick.
 static void no_step_fails_when_a_worker_is_killed(void **state)
 {
     (void)state;
@@ -121,7 +122,7 @@ static void a_link_that_is_back_in_its_grace_costs_nothing(void **state)
     sim_cluster_free(cluster);
 }
 
-// The last one is never struck off: its tokens are not there until it is back, and lost when it comes without.
+// The last one is never removed: its tokens are missing until it is back, and lost when it comes without.
 static void the_last_holder_stays(void **state)
 {
     (void)state;
@@ -164,7 +165,8 @@ static void the_last_holder_stays(void **state)
     }
 }
 
-// Nobody is there: whoever comes back first with its copy serves, and the other's does not count from then on.
+// No holder is there: the first one to return with its copy serves, and the other's does not count from then
+// on.
 static void of_holders_that_are_all_away_the_first_serves(void **state)
 {
     (void)state;
@@ -186,8 +188,9 @@ static void of_holders_that_are_all_away_the_first_serves(void **state)
     sim_cluster_free(cluster);
 }
 
-// Rows that steps have appended are in no store: those that all holders have are there after a restart, also when one
-// of them is gone; and one that has missed an append decides against it, wherever it comes among them.
+// Rows that steps have appended are in no store: those that all holders have are there after a restart, also
+// when one of them is gone; and one that has missed an append decides against it, wherever it comes among
+// them.
 static void appended_rows_after_a_restart(void **state)
 {
     (void)state;
@@ -208,7 +211,7 @@ static void appended_rows_after_a_restart(void **state)
         if (way % 2 && !behind->loop)
             sim_worker_start(behind);
         assert_true(sim_wait_active(cluster, behind->loop ? 3 : 2));
-        if (behind->loop) { // it knows of the new term by now
+        if (behind->loop) { // it has the new term by now
             sim_serve_rule(behind->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
             sim_serve_let_go(behind->loop);
         }
@@ -217,7 +220,7 @@ static void appended_rows_after_a_restart(void **state)
         assert_true(length == 20 || (way < 6 && length == 23)); // all of it or nothing
         READS(cluster, session, length, 20 + (length - 20) * 7);
         OK(sim_append(cluster->client, session, 0, length, 2, 9));
-        for (uint32_t w = 0; w < 3; w++) { // whoever serves has it
+        for (uint32_t w = 0; w < 3; w++) { // each that serves has it
             uint32_t left = 0;
             const struct coordinator_chunk *chunk =
                 coordinator_layout_find(&kept_of(cluster, session)->layout, 1);
@@ -231,7 +234,7 @@ static void appended_rows_after_a_restart(void **state)
     }
 }
 
-// Its rows are put at all holders; a client that knows of one only is told that they are not there.
+// Its rows are put at all holders; a client that sends them to one only gets an error: they are not there.
 static void rows_are_attached_at_all_holders(void **state)
 {
     (void)state;
@@ -281,7 +284,7 @@ static void a_commit_outlives_a_holder(void **state)
     }
 }
 
-// Of holders that have lost what a commit wrote the last one is no excuse: the client is told.
+// Of holders that have lost what a commit wrote the last one is no excuse: the client gets the error.
 static void a_commit_that_no_holder_has_is_a_loss(void **state)
 {
     (void)state;
@@ -368,7 +371,7 @@ static void steps_wait_for_a_store_that_refuses(void **state)
     sim_cluster_free(cluster);
 }
 
-// As when a file is damaged that alone had rows of the chunk (worker/lose.c).
+// As when a file is damaged that alone had rows of the chunk (worker/control/lose.c).
 static void lose(struct sim_cluster *cluster, uint64_t session, uint32_t index, uint32_t copy)
 {
     struct worker *worker = copy_of(cluster, session, index, copy)->worker;
@@ -376,7 +379,7 @@ static void lose(struct sim_cluster *cluster, uint64_t session, uint32_t index, 
     worker_lose_chunk(worker, worker_store_find(worker->store, id));
 }
 
-// A step that was sent before, and comes to the holder after that has told the coordinator what it has.
+// A step that was sent before, and reaches the holder after it has reported to the coordinator what it has.
 static void a_step_over_rows_that_have_just_gone_is_sent_again(void **state)
 {
     (void)state;
@@ -398,7 +401,8 @@ static void a_step_over_rows_that_have_just_gone_is_sent_again(void **state)
     }
 }
 
-// The coordinator has not heard yet that the rows are gone when it tells the holder of a fork that shares them.
+// The coordinator does not have the report yet that the rows are gone when it sends the holder a fork that
+// shares them.
 static void a_fork_brings_no_rows_back_that_are_lost(void **state)
 {
     (void)state;

@@ -2,7 +2,7 @@
 // Items: steps that wait, are placed, queued, flown, tried again, ended.
 #include "coordinator/steps/lane.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 // The tree's edge breaks under a step: the workers stay ACTIVE, and the step goes again.
 static void an_append_outlives_a_broken_edge(void **state)
@@ -34,7 +34,7 @@ static void an_append_outlives_a_broken_edge(void **state)
     sim_cluster_free(cluster);
 }
 
-// The coordinator's own link to the holder breaks: until it is back nobody can say what was stored.
+// The coordinator's own link to the holder breaks: until it is back no one can say what was stored.
 static void an_append_on_a_broken_link_fails_and_may_come_again(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void an_overtaken_append_is_not_sent_again(void **state)
     struct worker *holder = cluster->workers[0]->worker;
     struct worker_session *held = worker_map_get(&holder->sessions, session);
     uint64_t write = held->write, seen = sim_serve_seen(cluster->workers[0]->loop, METHOD(STEP));
-    held->write = write + 100; // of somebody else
+    held->write = write + 100; // of another client
     struct sim_call *append = sim_append(cluster->client, session, 0, 20, 1, 2);
     ENDS(COMMON_ABORTED, append);
     assert_string_equal(append->reason, "OLD_WRITE");
@@ -174,7 +174,7 @@ static void appends_wait_for_one_another(void **state)
     sim_cluster_free(cluster);
 }
 
-// As many as may wait do, and the next one is told so at once.
+// As many as may wait do, and the next one is refused at once.
 static void one_item_more_than_may_wait_is_refused(void **state)
 {
     static struct sim_call *waiting[COORDINATOR_WAITING_MAX];
@@ -243,7 +243,7 @@ static void an_item_whose_place_is_refused_ends(void **state)
 static bool is_retrying(void *arg)
 {
     const struct sim_cluster *cluster = arg;
-    return !proto_list_empty(&cluster->coordinator->steps.retries);
+    return !common_list_empty(&cluster->coordinator->steps.retries);
 }
 
 static void an_item_ends_at_its_deadline_wherever_it_is(void **state)

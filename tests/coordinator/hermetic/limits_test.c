@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is bounded, and what a refusal says; what goes by itself when nobody wants it; numbers that are kept.
+// What is bounded, and what a refusal says; what is dropped when it is not used; numbers that are kept.
 #include "coordinator/cluster/worker_limits.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static uint64_t used(const struct sim_cluster *cluster)
 {
@@ -24,7 +24,7 @@ static void attached_rows_that_nobody_commits_go(void **state)
     uint64_t full = used(cluster);
     assert_true(full > before);
     sim_advance(8 * COMMON_NS_PER_S);
-    OK(sim_put(cluster->client, open, 0, 48, 4, 1)); // somebody is still at it
+    OK(sim_put(cluster->client, open, 0, 48, 4, 1)); // a client is still at it
     sim_advance(8 * COMMON_NS_PER_S);
     assert_int_equal(used(cluster), full);
     sim_advance(4 * COMMON_NS_PER_S);
@@ -43,7 +43,7 @@ static void attached_rows_that_nobody_commits_go(void **state)
     sim_cluster_free(cluster);
 }
 
-// While the coordinator is away nobody can commit: that time does not count.
+// While the coordinator is away no client can commit: that time does not count.
 static void rows_wait_for_a_coordinator_that_is_away(void **state)
 {
     (void)state;
@@ -150,7 +150,8 @@ static void few(struct coordinator_options *options)
     options->max_workers = 1;
 }
 
-// The coordinator's own one with this name, or that of the worker that is nearest to it. `worker` is NULL: there is none.
+// The coordinator's own one with this name, or that of the worker that is nearest to it. `worker` is NULL:
+// there is none.
 static struct coordinator_limit_use limit_of(const struct sim_cluster *cluster, bool workers,
                                              const char *name)
 {
@@ -206,7 +207,8 @@ static void one_client_leaves_room_for_others(void **state)
     sim_cluster_free(cluster);
 }
 
-// Heartbeats say how near workers are to their limits: the nearest one is shown, and what all of them have refused.
+// Heartbeats say how near workers are to their limits: the nearest one is shown, and what all of them have
+// refused.
 static void workers_limits_are_shown(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operations (operations.c), the faults (faults.c) that strike them and who does that (moments_test.c) have in
-// common.
+// What the operations (operations.c), the faults (faults.c) that strike them and who does that
+// (moments_test.c) have in common.
 #ifndef TESTS_COORDINATOR_MOMENTS_H
 #define TESTS_COORDINATOR_MOMENTS_H
 
@@ -20,7 +20,7 @@ struct operation {
     uint64_t before;
     void (*prepare)(struct scene *scene); // NULL: nothing
     struct sim_call *(*start)(struct scene *scene);
-    void (*check)(struct scene *scene, bool done); // done: the client was told so
+    void (*check)(struct scene *scene, bool done); // done: the client got that answer
     bool writes;                                   // to the store, before it is answered
     bool step;                                     // no death of one of several holders fails it
 };
@@ -35,7 +35,7 @@ enum { MOMENT_FAULTS = 23, MOMENT_OPERATIONS = 15 };
 extern const struct fault moment_faults[MOMENT_FAULTS];
 extern const struct operation moment_operations[MOMENT_OPERATIONS];
 
-// Whether a client may be told this by the operation that the fault strikes.
+// Whether a client may get this answer from the operation that the fault hits.
 bool moment_allows(const struct scene *scene, const struct operation *operation, const struct fault *fault,
                    enum common_code code);
 
@@ -43,7 +43,8 @@ bool moment_fills_disk(const struct fault *fault);
 
 struct sim_shape moment_shape(const struct scene *scene); // of its sessions
 
-// Until each chunk of each session has all its copies; while somebody has a ticket for it, that takes two minutes.
+// Until each chunk of each session has all its copies; while a client has a ticket for it, that takes two
+// minutes.
 void moment_wait_whole(const struct scene *scene);
 
 #endif

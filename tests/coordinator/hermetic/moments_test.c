@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation, struck by every fault at every moment: after each event that runs between the request and its
-// answer. So each message and each store write of an operation is one that a fault comes before, and one that it
-// comes after. Afterwards:
+// Every operation, struck by every fault at every moment: after each event that runs between the request and
+// its answer. So each message and each store write of an operation is one that a fault comes before, and one
+// that it comes after. Afterwards:
 //
 //   what was acknowledged is there and reads right;  what was not is there as a whole, or not at all;
 //   where it is not, other bytes are accepted;       the operation, asked again, works;
 //   the code was one that the contract allows;       nothing is left that no session needs, and every count is 0;
 //   another restart alters none of this.
 //
-// Once with events in their order, once with those of an instant and the delays of links as a seed draws them.
+// Once with events in their order, once with those of an instant and the delays of links as a seed draws
+// them.
 //
-// Sessions have one holder of each chunk, at two workers; then two of three; then three. Where there is one, a worker
-// that dies may have taken rows with it: then the error says so, and a truncate makes the session usable again. Where
-// there are more, its death fails no step, no token is missing, and each chunk has all its copies again.
+// Sessions have one holder of each chunk, at two workers; then two of three; then three. Where there is one,
+// a worker that dies may have taken rows with it: then the error says so, and a truncate makes the session
+// usable again. Where there are more, its death fails no step, no token is missing, and each chunk has all
+// its copies again.
 //
 // The first is a part of the hermetic tests, the others are a test of their own (coordinator_moments).
 // BANYAN_MOMENTS_ALL: shuffled ones after every event, too, not every 16th (coordinator_moments_all). With a
@@ -22,7 +24,7 @@
 #include "coordinator/session/layout.h"
 #include "tests/common/sanitized.h"
 #include "tests/coordinator/hermetic/moments.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 enum { MOMENTS_MAX = 2000 };
 
@@ -67,7 +69,7 @@ static void nothing_is_left(struct scene *scene)
     assert_int_equal(c->steps.items, 0);
     assert_int_equal(c->steps.bytes, 0);
     assert_null(c->sessions.commits.head);
-    assert_true(proto_list_empty(&c->steps.calls) && proto_list_empty(&c->steps.retries));
+    assert_true(common_list_empty(&c->steps.calls) && common_list_empty(&c->steps.retries));
     for (uint32_t i = 0; i < scene->cluster->options.workers; i++) {
         const struct coordinator_worker *w = c->cluster.workers[i];
         assert_true(!w->chunks && !w->members && !w->load_bytes && !w->visitors && !w->quarantine.n);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunks that go from worker to worker while their sessions are used: copies that are restored, workers that are
-// drained, loads that are balanced.
+// Chunks that go from worker to worker while their sessions are used: copies that are restored, workers that
+// are drained, loads that are balanced.
 #include "coordinator/place/moves.h"
 #include "coordinator/place/wishes.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 #define SECOND COMMON_NS_PER_S
 
@@ -45,8 +45,8 @@ static void wait_settled(struct sim_cluster *cluster, uint64_t session)
     }
 }
 
-// A session of two members has two after each loss, though the lost one comes back each time: more members are more
-// messages a step.
+// A session of two members has two after each loss, though the lost one comes back each time: more members
+// are more messages a step.
 static void a_lost_member_is_none_any_more(void **state)
 {
     (void)state;
@@ -79,8 +79,8 @@ static void a_lost_member_is_none_any_more(void **state)
     sim_cluster_free(cluster);
 }
 
-// One holder after the other ends, each at another moment of a stream of steps, and what it held is copied again: so
-// the last of them that lives has everything.
+// One holder after the other ends, each at another moment of a stream of steps, and what it held is copied
+// again: so the last of them that lives has everything.
 static void copies_come_back(void **state)
 {
     (void)state;
@@ -147,7 +147,7 @@ static void a_worker_is_drained(void **state)
     }
 }
 
-// It is in the store: a coordinator that starts anew goes on with it. Used again, a worker gets chunks again.
+// It is in the store: a restarted coordinator goes on with it. Used again, a worker gets chunks again.
 static void a_drain_outlives_the_coordinator(void **state)
 {
     (void)state;
@@ -182,7 +182,8 @@ static void a_drain_outlives_the_coordinator(void **state)
     }
 }
 
-// Of a session with two copies a worker ends while its chunks move: it that gives, it that receives, or another holder.
+// Of a session with two copies a worker ends while its chunks move: it that gives, it that receives, or
+// another holder.
 static void a_move_ends_with_its_worker(void **state)
 {
     (void)state;
@@ -319,7 +320,8 @@ static void the_source_is_lost_while_the_copy_is_stored(void **state)
     }
 }
 
-// The coordinator dies at every moment of a move, and nobody has said since how far the last append is acknowledged.
+// The coordinator dies at every moment of a move, and no message since has said how far the last append is
+// acknowledged.
 static void what_was_acknowledged_before_a_move_stays(void **state)
 {
     (void)state;
@@ -339,7 +341,8 @@ static void what_was_acknowledged_before_a_move_stays(void **state)
     }
 }
 
-// The worker that receives starts anew after it has fetched the rows, and before the store has written that it has them.
+// The receiving worker restarts after it has fetched the rows, and before the store has written that it has
+// them.
 static void a_copy_that_died_meanwhile_does_not_count(void **state)
 {
     (void)state;
@@ -409,7 +412,8 @@ static void what_has_come_back_is_not_dropped(void **state)
     sim_cluster_free(cluster);
 }
 
-// A deletion does not wait for a move, a truncate alters what moves, and a store that refuses leaves all as it was.
+// A deletion does not wait for a move, a truncate alters what moves, and a store that refuses leaves all as
+// it was.
 static void moves_give_way(void **state)
 {
     (void)state;
@@ -466,7 +470,8 @@ static void a_move_waits_for_a_session_that_goes(void **state)
     sim_cluster_free(cluster);
 }
 
-// Rows that are put and not committed are where their ticket said: such a chunk stays until they are, or the ticket ends.
+// Rows that are put and not committed are where their ticket said: such a chunk stays until they are, or the
+// ticket ends.
 static void what_is_being_attached_stays(void **state)
 {
     (void)state;
@@ -521,8 +526,9 @@ static void what_is_committed_does_not_wait_for_the_ticket(void **state)
     }
 }
 
-// It names another holder than those of now, or not all of them: it is refused there, and with a fresh one the rows get to
-// all. A put that every worker of a ticket has taken is never missed by the commit, at no moment of the move.
+// It names another holder than those of now, or not all of them: it is refused there, and with a fresh one
+// the rows get to all. A put that every worker of a ticket has taken is never missed by the commit, at no
+// moment of the move.
 static void an_old_ticket_loses_no_row(void **state)
 {
     (void)state;

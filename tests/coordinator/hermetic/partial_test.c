@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial answers: over what is left, and every token that is left out is declared; without leave an error names them.
+// Partial answers: over what is left, and every token that is left out is declared; without leave an error
+// names them.
 #include <math.h>
 
 #include "coordinator/sync/missing.h"
@@ -12,7 +13,7 @@ struct filled { // a session whose row at i has the value i + 1
     struct sim_cluster *cluster;
     uint64_t session;
     uint32_t tokens;
-    bool lost[TOKENS_MOST / CHUNK + 1]; // chunks that are at nobody
+    bool lost[TOKENS_MOST / CHUNK + 1]; // chunks without a copy
 };
 
 static float values[TOKENS_MOST];
@@ -50,8 +51,8 @@ static void loses(struct filled *f, struct sim_worker *w)
     sim_worker_kill(w);
 }
 
-// The answer of the row at `at` that sees the rows from `from` on: the mean of exactly those that are left, in float64,
-// and exactly the others declared.
+// The answer of the row at `at` that sees the rows from `from` on: the mean of exactly those that are left,
+// in float64, and exactly the others declared.
 static void answers(const struct filled *f, const struct sim_call *call, uint64_t from, uint64_t at)
 {
     double sum = 0;
@@ -150,8 +151,8 @@ static void what_is_whole_is_what_it_is_without_the_flag(void **state)
     sim_cluster_free(f.cluster);
 }
 
-// A worker that is back in its grace has lost nothing; one that ends in the middle of a step makes its next attempt a
-// partial one.
+// A worker that is back in its grace has lost nothing; one that ends in the middle of a step makes its next
+// attempt a partial one.
 static void nothing_is_left_out_that_may_yet_come(void **state)
 {
     (void)state;
@@ -200,7 +201,8 @@ static void a_worker_ends_at_any_moment_of_a_step(void **state)
     }
 }
 
-// An append goes to all holders of its chunk, or is refused as without the flag; what it left out counts for nobody else.
+// An append goes to all holders of its chunk, or is refused as without the flag; what it left out counts for
+// no other step.
 static void appends_go_on_where_their_chunk_is_left(void **state)
 {
     (void)state;
@@ -274,13 +276,14 @@ static void every_copy_must_be_gone(void **state)
     READS_PARTIAL(&f, 0, 0, 149);
     assert_true(kept_of(f.cluster, f.session)->layout.epoch > epoch);
     for (uint32_t w = 1; w < 4; w++) {
-        loses(&f, f.cluster->workers[w]); // copies are made anew meanwhile, or not
+        loses(&f, f.cluster->workers[w]); // copies are made again meanwhile, or not
         READS_PARTIAL(&f, 0, 0, 149);
     }
     sim_cluster_free(f.cluster);
 }
 
-// A worker with a store is back with all of it: answers are whole again, also those that are under way just then.
+// A worker with a store is back with all of it: answers are whole again, also those that are under way just
+// then.
 static void what_comes_back_is_not_left_out(void **state)
 {
     (void)state;
@@ -316,8 +319,8 @@ static void what_comes_back_is_not_left_out(void **state)
     sim_cluster_free(f.cluster);
 }
 
-// What a coordinator that has just started has not heard of is not left out before it has waited for it; rows that
-// only the worker knows of make the layer's end uncertain.
+// A coordinator that has just started leaves nothing out that a worker has not reported yet before it has
+// waited for that; rows that only the worker has make the layer's end uncertain.
 static void a_restart_waits_for_who_may_come(void **state)
 {
     (void)state;
@@ -376,8 +379,8 @@ static void masks_decide_what_is_declared(void **state)
     sim_cluster_free(f.cluster);
 }
 
-// A row that wants all of a layer, of which a worker that is away may have rows that nobody else knows of: neither an
-// answer, which would lack them, nor a partial one, which could not say so.
+// A row that needs all of a layer, of which a worker that is away may have rows that no one else has: neither
+// an answer, which would lack them, nor a partial one, which could not say so.
 static void the_end_of_a_layer_must_be_certain(void **state)
 {
     (void)state;

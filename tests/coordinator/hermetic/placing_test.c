@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Placing: what is left of one that was refused, and of a holder that goes while the others are told.
+// Placing: what is left of one that was refused, and of a holder that goes while the others get their
+// layouts.
 #include "tests/coordinator/hermetic/hermetic.h"
 
-// A chunk without rows whose holder is away is to be placed anew. The store refuses: it is where it was, for when its
-// holder is back.
+// A chunk without rows whose holder is away must be placed again. The store refuses: the chunk is where it
+// was, for when its holder is back.
 static void a_chunk_that_is_not_moved_after_all_takes_rows_again(void **state)
 {
     (void)state;
@@ -48,7 +49,8 @@ static void a_refused_place_takes_no_memory(void **state)
     sim_cluster_free(cluster);
 }
 
-// One of the new chunks' holders is told and goes; another one is slow. Nobody is sent to the one that went.
+// One of the new chunks' holders gets its layout and goes; another one is slow. No client is sent to the one
+// that went.
 static void a_holder_that_goes_while_another_is_told_is_replaced(void **state)
 {
     (void)state;

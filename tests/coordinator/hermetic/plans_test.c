@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans: installed, refused, retired with a member or for idleness.
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/control/plans.h"
+#include "worker/core/state.h"
 
 static uint64_t seen(struct sim_cluster *cluster, uint32_t method)
 {
@@ -129,7 +130,7 @@ static void steps_go_on_when_a_worker_raises_the_term(void **state)
     }
 }
 
-// A root that has dropped the plan, whyever: it is made anew.
+// A root that has dropped the plan, for any reason: the plan is installed again.
 static void a_plan_that_its_root_does_not_know_is_made_anew(void **state)
 {
     (void)state;

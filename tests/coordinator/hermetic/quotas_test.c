@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quotas of a tenant: what would be more is refused, whole, with a reason and words; what ends is given back; they outlive
-// the coordinator.
+// Quotas of a tenant: what would be more is refused, whole, with a reason and words; what ends is given back;
+// they outlive the coordinator.
 #include "coordinator/tenants/quota.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "tests/sim/sim_watch.h"
@@ -108,7 +108,8 @@ static void bytes_are_those_of_chunks_times_copies(void **state)
     }
 }
 
-// While chunks are being stored they count already: many sessions at once do not get more than one after the other.
+// While chunks are being stored they count already: many sessions at once do not get more than one after the
+// other.
 static void bytes_that_are_being_placed_count(void **state)
 {
     (void)state;

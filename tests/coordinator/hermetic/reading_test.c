@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tickets to read rows: for what is committed, naming holders that are there; and forks that go by themselves.
+// Tickets to read rows: for what is committed, naming holders that are there; and forks that go by
+// themselves.
 #include "tests/coordinator/hermetic/hermetic.h"
 
 // What the coordinator answers for rows [first, first + count).
@@ -51,7 +52,7 @@ static void only_what_all_layers_have(void **state)
     ENDS(COMMON_OUT_OF_RANGE, sim_read_open(cluster->client, session, 1, UINT64_MAX));
     ENDS(COMMON_INVALID_ARGUMENT, sim_read_open(cluster->client, session, 0, 0));
     ENDS(COMMON_NOT_FOUND, sim_read_open(cluster->client, session + 1, 0, 1));
-    // Rows that are put, and not committed, are nobody's to read.
+    // Rows that are put, and not committed, cannot be read.
     struct sim_call *opened = sim_open(cluster->client, session, 16, 16);
     OK(opened);
     OK(sim_put(cluster->client, opened, 0, 16, 16, 1));
@@ -107,8 +108,8 @@ static void the_dead_are_not_named(void **state)
     }
 }
 
-// While a holder is being struck off, what was appended may be about to count: whoever reads past the end waits. What is
-// committed needs no more than the other holder.
+// While a holder is being removed, what was appended may be about to count: a read past the end waits. What
+// is committed needs only the other holder.
 static void rows_that_may_turn_up_are_waited_for(void **state)
 {
     (void)state;
@@ -155,7 +156,7 @@ static void who_waits_while_it_stops_may_try_again(void **state)
     }
 }
 
-// In small steps: a coordinator that was away judges nobody.
+// In small steps: a coordinator that was away judges no worker.
 static void pass(uint64_t ns)
 {
     for (uint64_t passed = 0; passed < ns; passed += 100 * COMMON_NS_PER_MS)
@@ -189,8 +190,8 @@ static enum common_code fork_for(struct sim_cluster *cluster, uint64_t session, 
     return code;
 }
 
-// It is being deleted as idle when it is opened, by its name, for reading, and by the call that made it: nobody hears OK
-// of a session that goes. Where the store refuses the deletion it is there as before.
+// It is being deleted as idle when it is opened, by its name, for reading, and by the call that made it: no
+// client gets OK for a session that goes. If the store refuses the deletion it is there as before.
 static void an_idle_session_that_goes_is_not_opened(void **state)
 {
     (void)state;
@@ -231,21 +232,22 @@ static void a_pin_goes_by_itself(void **state)
     assert_int_equal(fork_for(cluster, session, ttl_ns, &pin), COMMON_OK);
     assert_int_equal(fork_for(cluster, session, 0, &fork), COMMON_OK);
     OPENS(cluster, pin, 0, 20);
-    pass(ticket_ns - COMMON_NS_PER_S); // it is read with the ticket, for all that anybody knows
+    pass(ticket_ns - COMMON_NS_PER_S); // it is read with the ticket, as far as the coordinator can tell
     rows_are(cluster, pin, 0, 20, 0);  // another ticket
     pass(ticket_ns);
     sim_coordinator_kill(cluster);
     restart(cluster);
     const struct coordinator_session *kept = coordinator_session_find(&cluster->coordinator->sessions, pin);
     assert_true(kept && kept->spec->idle_ttl_ns == ttl_ns);
-    pass(ticket_ns + 2 * ttl_ns); // after a restart somebody may have a ticket yet
+    pass(ticket_ns + 2 * ttl_ns); // after a restart a client may still have a ticket
     ENDS(COMMON_NOT_FOUND, sim_info(cluster->client, pin));
     OK(sim_info(cluster->client, fork));
     READS(cluster, session, 40, 40);
     sim_cluster_free(cluster);
 }
 
-// Wall clocks that differ by an hour, and one that is set meanwhile: a ticket lives as long as the coordinator says.
+// Wall clocks that differ by an hour, and one that is set meanwhile: a ticket lives as long as the
+// coordinator says.
 static void lives_of_tickets_need_no_common_clock(void **state)
 {
     (void)state;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reconciling at size: in how many messages a worker is told, and who else pays while one session is repaired.
+// Reconciling at size: how many messages a worker gets, and who else pays while one session is repaired.
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include <stdlib.h>
 
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 // Calls are made in bundles, as a client that does not wait for each would make them.
 enum { BUNDLE = 512 };
@@ -35,7 +35,7 @@ static uint64_t layers_of(struct sim_cluster *cluster, uint32_t layers)
     return call->session;
 }
 
-// The link to the coordinator breaks and is back: the worker is asked and told all again.
+// The link to the coordinator breaks and is back: the worker is asked again, and gets everything again.
 static void visit_again(struct sim_cluster *cluster)
 {
     sim_net_part(cluster->loop, cluster->workers[0]->loop);
@@ -98,7 +98,8 @@ static void many_sessions_of_many_layers_are_told_in_a_few_messages(void **state
     sim_cluster_free(cluster);
 }
 
-// One of them is truncated after the worker was told all, and before it is ACTIVE: the others are not told again.
+// One of them is truncated after the worker got everything, and before it is ACTIVE: the others are not sent
+// again.
 static void a_session_that_changes_under_a_visit_is_told_again_alone(void **state)
 {
     (void)state;
@@ -129,8 +130,8 @@ static void a_session_that_changes_under_a_visit_is_told_again_alone(void **stat
 
 // ---- one session in doubt -------------------------------------------------------------------------------
 
-// Its worker has no room for the copy of what is kept of the chunk that the truncate cuts: the truncate fails, and
-// nobody else hears of it.
+// Its worker has no room for the copy of what is kept of the chunk that the truncate cuts: the truncate
+// fails, and no other session is affected.
 static void a_truncate_on_a_full_worker_is_nobody_elses_matter(void **state)
 {
     (void)state;
@@ -180,7 +181,8 @@ static struct sim_cluster *doubted(uint64_t *session, uint64_t *innocent)
     return cluster;
 }
 
-// It is tried less and less often, and is its session's matter alone. Steps that came before it was given up have waited.
+// It is tried less and less often, and is its session's matter alone. Steps that came before it was given up
+// have waited.
 static void a_repair_that_keeps_failing_is_an_error_of_its_session(void **state)
 {
     (void)state;
@@ -226,7 +228,8 @@ static void a_session_that_cannot_be_repaired_can_be_deleted(void **state)
     sim_cluster_free(cluster);
 }
 
-// To the worker it is still of the coordinator's life before, whose layout it had: nothing but a claim ends it.
+// To the worker it is still of the coordinator's life before, whose layout it had: nothing but a claim ends
+// it.
 static void a_session_whose_layout_was_never_taken_can_be_deleted(void **state)
 {
     (void)state;
@@ -246,7 +249,7 @@ static void a_session_whose_layout_was_never_taken_can_be_deleted(void **state)
     sim_cluster_free(cluster);
 }
 
-// So many sessions are asked for at a time, the others wait. A worker that registers is told everything anyway.
+// So many sessions are asked for at a time, the others wait. A worker that registers gets everything anyway.
 static void repairs_end_with_the_link_of_their_worker(void **state)
 {
     (void)state;
@@ -297,8 +300,8 @@ static void what_a_repair_finds_missing_is_lost(void **state)
     sim_cluster_free(cluster);
 }
 
-// The commit is durable, and its holder says that it is busy: the client is told that it has happened, and steps over the
-// rows wait until the holder has heard of it.
+// The commit is durable, and its holder says that it is busy: the client gets OK, and steps over the rows
+// wait until the holder has the commit.
 static void a_commit_that_its_holder_did_not_hear_is_told_again(void **state)
 {
     (void)state;
@@ -329,8 +332,8 @@ static void a_commit_that_its_holder_did_not_hear_is_told_again(void **state)
     sim_cluster_free(cluster);
 }
 
-// A commit is durable and its holder has not heard of it. After the restart the holder refuses the word at first: that
-// other commits are over is no reason to let go of the rows (seed 179538998001429 of chaos_test).
+// A commit is durable and its holder does not have it. After the restart the holder refuses it at first: that
+// other commits are over is no reason to release the rows (seed 179538998001429 of chaos_test).
 static void what_a_worker_refuses_at_its_return_stays_frozen(void **state)
 {
     (void)state;
@@ -356,8 +359,8 @@ static void what_a_worker_refuses_at_its_return_stays_frozen(void **state)
     sim_cluster_free(cluster);
 }
 
-// The commit becomes durable while its session is repaired, after the holder was told what was committed by then, and
-// the holder is too busy to hear of it.
+// The commit becomes durable while its session is repaired, after the holder got what was committed by then,
+// and the holder is too busy to receive it.
 static void what_becomes_durable_under_a_repair_stays_frozen(void **state)
 {
     (void)state;
@@ -417,8 +420,8 @@ static void an_abort_that_its_holder_did_not_hear_is_told_again(void **state)
 
 // ---- Register -------------------------------------------------------------------------------------------
 
-// A visit that takes longer than a Register may: the worker beats meanwhile. When it registers once more (here because
-// a beat was refused), what it is told goes on.
+// A visit that takes longer than a Register may: the worker sends heartbeats meanwhile. When it registers
+// once more (here because a heartbeat was refused), the visit goes on.
 static void a_visit_outlasts_a_register(void **state)
 {
     (void)state;

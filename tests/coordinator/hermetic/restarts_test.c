@@ -2,7 +2,7 @@
 // Restarts of the coordinator, and runs that come out the same.
 #include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 static void a_restarted_coordinator_learns_from_its_workers(void **state)
 {
@@ -29,7 +29,7 @@ static void an_append_under_way_at_a_kill_is_there_or_not(void **state)
         struct sim_cluster *cluster = cluster_of(2);
         uint64_t session = session_of(cluster, 20);
         struct common_error err;
-        if (stored) // the workers have the rows, their answer is on its way for ever
+        if (stored) // the workers have the rows, their answer never arrives
             for (int w = 0; w < 2; w++)
                 sim_net_hold(cluster->workers[w]->loop, cluster->loop);
         else
@@ -72,7 +72,8 @@ static void a_create_that_was_durable_and_unanswered_is_there_after_a_restart(vo
     }
 }
 
-// A layout that is in the store and that nobody was told: the next life tells it, and no worker refuses it as old.
+// A layout that is in the store and that no worker received: the next life sends it, and no worker refuses it
+// as old.
 static void a_layout_is_stored_before_it_is_told(void **state)
 {
     (void)state;
@@ -141,9 +142,9 @@ static uint64_t trace_of(uint64_t seed)
     return trace;
 }
 
-// Rows that steps have appended, of which one holder's machine loses power before its files were synced, and then the
-// coordinator is killed: in no store, and the holder that has fewer must not decide. `back`: which of the two is there
-// first; but for DARK_BEFORE the other comes later than a coordinator waits for holders.
+// Rows that steps have appended, of which one holder's machine loses power before its files were synced, and
+// then the coordinator is killed: in no store, and the holder that has fewer must not decide. `back`: which
+// of the two is there first; but for DARK_BEFORE the other comes later than a coordinator waits for holders.
 static void power_and_the_coordinator_are_lost_at_once(void **state)
 {
     (void)state;
@@ -169,7 +170,7 @@ static void power_and_the_coordinator_are_lost_at_once(void **state)
         if (back != DARK_LAST)
             sim_worker_start(dark);
         restart(cluster);
-        if (back == DARK_FIRST) { // whose rows nobody can be sure of: rather none than too few
+        if (back == DARK_FIRST) { // whose rows are in doubt: rather none than too few
             sim_advance(8 * COMMON_NS_PER_S);
             struct sim_call *read = sim_read(cluster->client, session, 0, 21, 1);
             ENDS(COMMON_UNAVAILABLE, read);
@@ -191,15 +192,15 @@ static void power_and_the_coordinator_are_lost_at_once(void **state)
         assert_int_equal(
             coordinator_chunk_copies(coordinator_layout_find(&kept_of(cluster, session)->layout, 1)), 2);
         OK(sim_append(cluster->client, session, 0, 26, 1, 7));
-        sim_worker_kill(other); // whoever has the copy has all of it
+        sim_worker_kill(other); // a worker with the copy has all of it
         READS(cluster, session, 27, 20 + 4 * 3 + 2 * 5 + 7);
         sim_cluster_free(cluster);
     }
 }
 
-// Two appends at position 4: the first is refused, and a holder's disk does not take that its rows are taken back; of the
-// second only the other holder has its part when the coordinator is killed. Then the first holder's machine loses its
-// power.
+// Two appends at position 4: the first is refused, and a holder's disk does not take that its rows are taken
+// back; of the second only the other holder has its part when the coordinator is killed. Then the first
+// holder's machine loses its power.
 static struct sim_cluster *taken_back(uint32_t first, uint32_t second, uint32_t copy, uint64_t *session,
                                       struct sim_worker **dark, struct sim_worker **other)
 {
@@ -235,7 +236,7 @@ static struct sim_cluster *taken_back(uint32_t first, uint32_t second, uint32_t 
     return cluster;
 }
 
-// Whoever has a copy at last has the second append, which is there or accepted again.
+// Each worker with a copy at last has the second append, which is there or accepted again.
 static void has_the_second(struct sim_cluster *cluster, uint64_t session, struct sim_worker *other,
                            uint32_t second)
 {
@@ -247,7 +248,7 @@ static void has_the_second(struct sim_cluster *cluster, uint64_t session, struct
     restart(cluster);
     assert_true(sim_wait_active(cluster, 3));
     READS(cluster, session, 4 + second, 4 + second * 5);
-    sim_advance(150 * COMMON_NS_PER_S); // another copy is made, where one was struck off
+    sim_advance(150 * COMMON_NS_PER_S); // another copy is made, where one was removed
     assert_int_equal(coordinator_chunk_copies(coordinator_layout_find(&kept_of(cluster, session)->layout, 0)),
                      2);
     sim_worker_kill(other);
@@ -255,8 +256,8 @@ static void has_the_second(struct sim_cluster *cluster, uint64_t session, struct
     sim_cluster_free(cluster);
 }
 
-// The holder in doubt has at least as many rows as count: but they are the first append's (seed 23052369501264 of
-// chaos_test).
+// The holder in doubt has at least as many rows as count: but they are the first append's (seed
+// 23052369501264 of chaos_test).
 static void rows_that_were_taken_back_pass_for_no_others(void **state)
 {
     (void)state;
@@ -282,7 +283,8 @@ static void rows_that_were_taken_back_pass_for_no_others(void **state)
     }
 }
 
-// The coordinator ends once more at any time of the visit: a holder that was told which rows count is in doubt no more.
+// The coordinator ends once more at any time of the visit: a holder that received which rows count is in
+// doubt no longer.
 static void rows_that_were_taken_back_pass_for_no_others_later(void **state)
 {
     (void)state;
@@ -301,8 +303,8 @@ static void rows_that_were_taken_back_pass_for_no_others_later(void **state)
     }
 }
 
-// All of a chunk's holders have lost power: nobody can do better than what all of them have. It is over with that: a
-// second loss at one of them loses nothing more.
+// All of a chunk's holders have lost power: no copy is better than what all of them have. The doubt ends with
+// that: a second loss at one of them loses nothing more.
 static void power_is_lost_at_all_holders(void **state)
 {
     (void)state;
@@ -338,9 +340,9 @@ static void power_is_lost_at_all_holders(void **state)
     }
 }
 
-// Rows that steps have appended are durable with a commit beside them; the only holder's machine loses power before its files
-// were synced. The coordinator is killed at any time of the visit of its next process: the next life finds out as well what is
-// lost (seed 930053651 of chaos_test).
+// Rows that steps have appended are durable with a commit beside them; the only holder's machine loses power
+// before its files were synced. The coordinator is killed at any time of the visit of its next process: the
+// next life finds out as well what is lost (seed 930053651 of chaos_test).
 static void power_is_lost_and_the_coordinator_ends_in_the_visit(void **state)
 {
     (void)state;
@@ -378,8 +380,8 @@ static void power_is_lost_and_the_coordinator_ends_in_the_visit(void **state)
     }
 }
 
-// What waits for a holder after a restart has its turn in the order in which it came, however often it was looked at
-// meanwhile.
+// What waits for a holder after a restart has its turn in the order in which it came, however often it was
+// looked at meanwhile.
 static void calls_that_wait_for_a_holder_keep_their_order(void **state)
 {
     (void)state;
@@ -403,8 +405,8 @@ static void calls_that_wait_for_a_holder_keep_their_order(void **state)
     }
 }
 
-// A truncate that its client has given up while it waited does not happen after all: the client has gone on to other
-// things (seed 5000018785 of chaos_test).
+// A truncate that its client has given up while it waited does not happen after all: the client has gone on
+// to other things (seed 5000018785 of chaos_test).
 static void a_truncate_that_was_given_up_does_not_come_later(void **state)
 {
     (void)state;
@@ -427,8 +429,9 @@ static void a_truncate_that_was_given_up_does_not_come_later(void **state)
     sim_cluster_free(cluster);
 }
 
-// A holder does not come back after a restart. Whoever asks how long the session is, at whatever moment, hears of all that
-// was acknowledged: what the others have said once does not count before they have said so without that one.
+// A holder does not come back after a restart. The answer to how long the session is has, at whatever moment,
+// all that was acknowledged: an earlier report of the others does not count before they have sent it again
+// without that one.
 static void a_length_is_never_short(void **state)
 {
     (void)state;
@@ -450,8 +453,8 @@ static void a_length_is_never_short(void **state)
     }
 }
 
-// A client sends its appends one behind the other and waits for none. After a restart the holders come late: each append waits, and
-// none takes its turn before the one before it.
+// A client sends its appends one behind the other and waits for none. After a restart the holders come late:
+// each append waits, and none takes its turn before the one before it.
 static void appends_that_wait_for_workers_keep_their_order(void **state)
 {
     enum { APPENDS = 6 };
@@ -484,8 +487,9 @@ static void appends_that_wait_for_workers_keep_their_order(void **state)
     }
 }
 
-// A session has no chunk yet, so no worker of it is missing. The coordinator has just started: no worker is back, or the only
-// one that is back is full. An append and an attach wait for the others; they fail when these do not come in time.
+// A session has no chunk yet, so no worker of it is missing. The coordinator has just started: no worker is
+// back, or the only one that is back is full. An append and an attach wait for the others; they fail when
+// these do not come in time.
 static void what_finds_no_place_waits_for_workers_after_a_restart(void **state)
 {
     (void)state;
@@ -529,7 +533,8 @@ static void a_seed_gives_the_same_run(void **state)
     assert_true(trace_of(2) != first);
 }
 
-// The last answer of the store lets in who waited for the session, and the loop has ended by then: that ends, too.
+// The last answer of the store lets in who waited for the session, and the loop has ended by then: that ends,
+// too.
 static void a_stop_ends_what_its_last_answers_begin(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many copies are restored in how much (simulated) time, and what choosing them costs: it is bounded by what a receiver
-// and its rate take, never by how many sessions wait (coordinator/session/move_queue.h).
+// How many copies are restored in how much (simulated) time, and what choosing them costs: it is bounded by
+// what a receiver and its rate take, never by how many sessions wait (coordinator/session/move_queue.h).
 #include "coordinator/place/moves.h"
 #include "coordinator/session/move_queue.h"
 #include "tests/coordinator/hermetic/hermetic.h"
@@ -40,7 +40,7 @@ static uint64_t wait_whole(struct sim_cluster *cluster, uint64_t most_ns)
     return common_clock_ns() - from;
 }
 
-// Kills it, and waits until its copies are struck off.
+// Kills it, and waits until its copies are removed.
 static void lose(struct sim_cluster *cluster, uint32_t victim)
 {
     uint64_t held = worker_of(cluster, victim)->chunks;
@@ -59,8 +59,8 @@ static void none_was_overlooked(struct sim_cluster *cluster)
     assert_int_equal(cluster->coordinator->sessions.moves->n, 0);
 }
 
-// A move takes some round trips and a write; 16 are under way to a worker. A look at all sessions for each, or a second
-// for all whenever a receiver is busy, is a hundred times more.
+// A move takes some round trips and a write; 16 are under way to a worker. A look at all sessions for each,
+// or a second for all whenever a receiver is busy, is a hundred times more.
 static void many_small_sessions_are_whole_soon(void **state)
 {
     (void)state;
@@ -71,7 +71,7 @@ static void many_small_sessions_are_whole_soon(void **state)
     sim_advance(10 * SECOND); // sealed, spread
     uint64_t looks = queue_of(cluster)->looks;
     sim_advance(60 * SECOND);
-    assert_int_equal(queue_of(cluster)->looks, looks); // nobody wants anything
+    assert_int_equal(queue_of(cluster)->looks, looks); // nothing is marked
     lose(cluster, 0);
     wait_whole(cluster, 2 * SECOND);
     uint64_t moved = cluster->coordinator->sessions.moves->chunks;
@@ -218,7 +218,7 @@ static void the_last_copies_come_first(void **state)
         assert_true(round < 50000);
         sim_advance(100 * COMMON_NS_PER_US);
     }
-    if (2 * waiting_of(cluster, three) < others) // some begin where nobody with one copy may receive
+    if (2 * waiting_of(cluster, three) < others) // some begin where no worker with one copy may receive
         fail_msg("%u with one copy have begun, and of %u others %u", last, others,
                  others - waiting_of(cluster, three));
     wait_whole(cluster, 5 * SECOND);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that come back after their copies were struck off, with sealed chunks that they have yet
+// Workers that come back after their copies were removed, with sealed chunks that they still have
 // (coordinator/sync/returned.h).
 #include "coordinator/check/seals.h"
 #include "coordinator/place/moves.h"
@@ -8,7 +8,7 @@
 
 #include "coordinator/cluster/membership.h"
 #include "coordinator/sync/returned.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 #define SECOND COMMON_NS_PER_S
 
@@ -70,7 +70,7 @@ static void all_are_right(struct sim_cluster *cluster, uint64_t session, uint64_
         READS(cluster, session, at, at);
 }
 
-// The coordinator hears nothing of it until its copies are struck off.
+// The coordinator does not see it until its copies are removed.
 static void away(struct sim_cluster *cluster, struct sim_worker *worker, uint64_t session)
 {
     sim_net_part(cluster->loop, worker->loop);
@@ -98,7 +98,8 @@ static struct sim_worker *not_of(struct sim_cluster *cluster, const struct sim_w
     return cluster->workers[worker == cluster->workers[0]];
 }
 
-// Its memory has what was sealed: that does not travel. What was not sealed does, from the other one, which has more by now.
+// Its memory has what was sealed: that does not travel. What was not sealed does, from the other one, which
+// has more by now.
 static void a_copy_that_comes_back_counts(void **state)
 {
     (void)state;
@@ -160,8 +161,8 @@ static void what_comes_back_is_wrong(void **state)
     sim_cluster_free(cluster);
 }
 
-// It is away with a row of an append that failed, in the place of which another one has come since: 7 and 3. False: it was
-// not given the row.
+// It is away with a row of an append that failed, in the place of which another one has come since: 7 and 3.
+// False: it was not given the row.
 static bool away_with_another_row(struct sim_cluster *cluster, struct sim_worker *victim, uint64_t session,
                                   uint64_t at)
 {
@@ -203,7 +204,7 @@ static void what_is_not_sealed_is_not_kept(void **state)
     assert_true(differ > 0);
 }
 
-// A worker of an older build cannot say what its copy is: it is made anew.
+// A worker of an older build cannot say what its copy is: it is made again.
 static void an_older_worker_keeps_nothing(void **state)
 {
     (void)state;
@@ -249,7 +250,7 @@ static void it_is_drained_meanwhile(void **state)
     }
 }
 
-// The store takes that it is a holder again later than it keeps what nobody takes up.
+// The store takes that it is a holder again later than it keeps what is not taken up.
 static void the_store_is_slow_meanwhile(void **state)
 {
     (void)state;
@@ -365,7 +366,7 @@ static void there_are_copies_enough(void **state)
     sim_cluster_free(cluster);
 }
 
-// Nothing comes of them for long: memory is not held for ever.
+// They stay unused for long: memory is not held forever.
 static void nobody_takes_them_up(void **state)
 {
     (void)state;
@@ -383,8 +384,8 @@ static void nobody_takes_them_up(void **state)
     sim_cluster_free(cluster);
 }
 
-// A worker that does not take the layout, or a move, has what it had: rows that are no sealed chunk's among them. None of
-// them counts.
+// A worker that does not take the layout, or a move, has what it had: rows that are no sealed chunk's among
+// them. None of them counts.
 static void what_it_is_told_is_refused(void **state)
 {
     (void)state;
@@ -409,7 +410,7 @@ static void what_it_is_told_is_refused(void **state)
     assert_true(differ > 0);
 }
 
-// The coordinator starts anew while copies come back.
+// The coordinator restarts while copies come back.
 static void the_coordinator_ends_meanwhile(void **state)
 {
     (void)state;

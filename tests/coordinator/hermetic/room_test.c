@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers' memory: what the coordinator promises of it, and what becomes of an append that a worker has no memory for
-// though the coordinator's books say that it has. Appends fail when nobody has room, and not before.
+// Workers' memory: what the coordinator promises of it, and what becomes of an append that a worker has no
+// memory for though the coordinator's books say that it has. Appends fail when no worker has room, and not
+// before.
 #include "tests/coordinator/hermetic/hermetic.h"
-#include "worker/state.h"
-#include "worker/warm.h"
+#include "worker/core/state.h"
+#include "worker/core/warm.h"
 
 // All but so much of what the worker has left is taken, and no heartbeat has said so.
 static uint64_t fill_but(const struct sim_worker *worker, uint64_t spare)
@@ -30,7 +31,8 @@ static bool holds_of(struct sim_cluster *cluster, uint64_t session, uint32_t ind
     return false;
 }
 
-// The next chunk is placed, and its holder, or one of two, is full: its rows go elsewhere, once, in as many copies.
+// The next chunk is placed, and its holder, or one of two, is full: its rows go elsewhere, once, in as many
+// copies.
 static void an_append_goes_where_there_is_room(void **state)
 {
     (void)state;
@@ -68,8 +70,8 @@ static void an_append_goes_where_there_is_room(void **state)
     }
 }
 
-// One after the other says that it is full; then the client is told what helps. Nothing of the append is there, nor comes
-// back, and once there is room it goes.
+// One after the other says that it is full; then the client's error says what helps. Nothing of the append is
+// there, or comes back, and once there is room it succeeds.
 static void when_all_are_full_the_append_fails(void **state)
 {
     (void)state;
@@ -180,7 +182,8 @@ static struct sim_cluster *small_cluster(uint32_t workers)
     return cluster;
 }
 
-// What is promised to chunks that appends fill counts: nobody gets one more than it has room for while another has some.
+// What is promised to chunks that appends fill counts: no worker gets one more than it has room for while
+// another has room.
 static void appends_fill_every_worker(void **state)
 {
     (void)state;
@@ -236,8 +239,8 @@ static uint64_t dense_session(struct sim_cluster *cluster)
     return created->session;
 }
 
-// A worker with a store has no memory for the rows of a cut append before a chunk is sealed: its first slab waits for that, and so
-// do the others, which look at these rows.
+// A worker with a store has no memory for the rows of a cut append before a chunk is sealed: its first slab
+// waits for that, and so do the others, which look at these rows.
 static void a_cut_append_waits_for_memory_as_a_whole(void **state)
 {
     (void)state;
@@ -268,8 +271,8 @@ static void a_cut_append_waits_for_memory_as_a_whole(void **state)
     }
 }
 
-// The slab that brings the rows comes last to its worker, which has no memory for them: why they are not there decides, and not
-// that the other slabs have not found them.
+// The slab that brings the rows comes last to its worker, which has no memory for them: why they are not
+// there decides, and not that the other slabs have not found them.
 static void a_cut_append_says_why_its_rows_are_not_there(void **state)
 {
     (void)state;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies are compared with their seals: when somebody asks, and by itself.
+// Copies are compared with their seals: on request, and regularly.
 #include "coordinator/check/seals.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "tests/coordinator/hermetic/sealed.h"
 
 #include "coordinator/cluster/membership.h"
-#include "proto/rpc.h"
-#include "worker/state.h"
+#include "proto/rpc/rpc.h"
+#include "worker/core/state.h"
 
 #define SECOND COMMON_NS_PER_S
 
-// Whoever asks for all chunks of all sessions takes many turns, each of them bounded, and others are served
-// in between.
+// A request for all chunks of all sessions takes many turns, each of them bounded, and others are served in
+// between.
 static void a_scrub_takes_many_turns(void **state)
 {
     (void)state;
@@ -49,7 +49,7 @@ static void a_scrub_takes_many_turns(void **state)
     sim_cluster_free(cluster);
 }
 
-// Nobody can tell whose rows are right: whoever scrubs is told, as long as it is so, and has them asked
+// No one can tell whose rows are right: each scrub reports that, as long as it is so, and has them asked
 // again.
 static void a_dispute_is_shown(void **state)
 {
@@ -110,7 +110,7 @@ static void it_is_looked_at_twice(void **state)
     sim_cluster_free(cluster);
 }
 
-// What was read before somebody asked says nothing about what he has asked for.
+// What was read before a request does not answer the request.
 static void who_asks_while_it_is_compared_has_it_compared_again(void **state)
 {
     (void)state;
@@ -132,7 +132,7 @@ static void who_asks_while_it_is_compared_has_it_compared_again(void **state)
 }
 
 // A fork compares what it cuts while that is being compared anyway: the end of the one check is not that of
-// the other, so nobody begins a third.
+// the other, so no third begins.
 static void two_checks_of_one_chunk(void **state)
 {
     (void)state;
@@ -167,7 +167,7 @@ static void set_scrub(struct coordinator_options *options)
     options->scrub_ns = scrub_ns;
 }
 
-// Each once in so long, without being asked; and never, where nobody wants it.
+// Each once in so long, without a request; and never, where it is turned off.
 static void it_goes_on_by_itself(void **state)
 {
     (void)state;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Full chunks are sealed, and a copy whose memory is not what was sealed serves nobody.
+// Full chunks are sealed, and a copy whose memory is not what was sealed serves no step.
 #include "coordinator/check/seals.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "tests/coordinator/hermetic/sealed.h"
 
 #include "coordinator/cluster/membership.h"
-#include "proto/rpc.h"
-#include "worker/state.h"
+#include "proto/rpc/rpc.h"
+#include "worker/core/state.h"
 
 #define SECOND COMMON_NS_PER_S
 
@@ -115,8 +115,7 @@ static void a_wrong_copy_is_struck_off(void **state)
         }
 }
 
-// It is in the store before anybody is answered again: a coordinator that starts anew does not count it
-// either.
+// It is in the store before the next answer: a restarted coordinator does not count it either.
 static void a_struck_copy_stays_struck(void **state)
 {
     (void)state;
@@ -142,7 +141,7 @@ static void a_struck_copy_stays_struck(void **state)
     }
 }
 
-// Nobody has it any more: steps over it say so, others do not.
+// No worker has it any more: steps over it say so, others do not.
 static void the_last_copy_is_lost(void **state)
 {
     (void)state;
@@ -229,7 +228,7 @@ static void a_copy_of_a_wrong_copy_does_not_count(void **state)
         every_copy_is_right(cluster, session, 32);
         sim_cluster_free(cluster);
     }
-    // With two holders the other one has died: nobody has it.
+    // With two holders the other one has died: no worker has it.
     struct sim_cluster *cluster = cluster_of(4);
     uint64_t session = sealed_new(cluster, 2, 32);
     sealed_flip(cluster, session, 0, 0);
@@ -241,7 +240,7 @@ static void a_copy_of_a_wrong_copy_does_not_count(void **state)
     sim_cluster_free(cluster);
 }
 
-// Without a seal two against one are right, and of two nobody is.
+// Without a seal two against one are right, and of two neither is.
 static void holders_disagree(void **state)
 {
     (void)state;
@@ -273,8 +272,8 @@ static void holders_disagree(void **state)
     }
 }
 
-// Without a seal, too, a worker whose files have what another holder has takes that: none is struck off,
-// and nothing is in dispute.
+// Without a seal, too, a worker whose files have what another holder has takes that: none is removed, and
+// nothing is in dispute.
 static void files_decide_where_holders_disagree(void **state)
 {
     (void)state;
@@ -294,7 +293,7 @@ static void files_decide_where_holders_disagree(void **state)
         assert_int_equal(seals->corrupt, two_of_three); // the other one, which two are against then
         wait_whole(cluster, session);
         assert_int_equal(sealed_scrub(cluster, session)->corrupt, two_of_three);
-        for (uint32_t copy = 0; copy < cases[i].replicas; copy++) { // whoever serves
+        for (uint32_t copy = 0; copy < cases[i].replicas; copy++) { // each that serves
             READS(cluster, session, 32, 32);
             if (copy + 1 < cases[i].replicas)
                 sim_worker_kill(copy_of(cluster, session, 1, 0));
@@ -303,7 +302,7 @@ static void files_decide_where_holders_disagree(void **state)
     }
 }
 
-// A fork shares sealed chunks: what is struck off for one is struck off for the other, at once.
+// A fork shares sealed chunks: what is removed for one is removed for the other, at once.
 static void forks_share_them(void **state)
 {
     (void)state;
@@ -336,8 +335,8 @@ static void forks_share_them(void **state)
     }
 }
 
-// What a fork cuts is compared first. A holder of another chunk that is lost meanwhile knows nothing of the
-// fork, so it must not be in the fork's layout.
+// What a fork cuts is compared first. A holder of another chunk that is lost meanwhile is not a holder of the
+// fork's yet, so it must not be in the fork's layout.
 static void a_holder_is_lost_before_a_fork(void **state)
 {
     (void)state;
@@ -429,8 +428,8 @@ static void idle_soon(struct coordinator_options *options)
     options->session_ttl_ns = 60 * SECOND;
 }
 
-// A chunk that a fork shares is lost while the fork is being made: its rows are to be let go there, too,
-// before anybody has used the fork.
+// A chunk that a fork shares is lost while the fork is being made: its rows must be released there, too,
+// before the fork is used.
 static void a_fork_that_is_born_without_a_chunk(void **state)
 {
     (void)state;
@@ -456,7 +455,7 @@ static void a_fork_that_is_born_without_a_chunk(void **state)
     sim_advance(SECOND);
     assert_int_equal(kept_of(cluster, call->session)->n_exclusive, 0);
     sim_advance(120 * SECOND);
-    assert_null(coordinator_session_any(&cluster->coordinator->sessions, call->session)); // nobody uses it
+    assert_null(coordinator_session_any(&cluster->coordinator->sessions, call->session)); // it is not in use
     sim_cluster_free(cluster);
 }
 
@@ -490,7 +489,7 @@ static void nothing_is_copied_from_a_wrong_copy(void **state)
         }
 }
 
-// A worker of an older build: nothing is sealed, nobody is struck off, moves go on.
+// A worker of an older build: nothing is sealed, no copy is removed, moves go on.
 static void older_workers_are_left_alone(void **state)
 {
     (void)state;

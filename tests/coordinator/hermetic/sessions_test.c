@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions: creating, placing, truncating, forking, deleting; refusals of the store.
-#include "common/block.h"
+#include "common/memory/block.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 static void two_workers_hold_a_session(void **state)
@@ -97,8 +97,8 @@ static void a_truncate_waits_for_steps_and_steps_for_it(void **state)
     sim_cluster_free(cluster);
 }
 
-// The same create and the same fork again, by a caller that has not heard of the first: while the store writes, after
-// it, after a restart. One session each.
+// The same create and the same fork again, by a caller that did not get the first answer: while the store
+// writes, after it, after a restart. One session each.
 static void a_call_with_a_key_makes_one_session(void **state)
 {
     (void)state;
@@ -233,7 +233,8 @@ static void a_store_that_refuses_leaves_the_session_as_it_was(void **state)
     sim_cluster_free(cluster);
 }
 
-// All workers have no memory for a chunk: the client is told so, and once their heartbeats say that they have it works.
+// No worker has memory for a chunk: the client gets that error, and once their heartbeats say that they have
+// it works.
 static void a_place_that_its_holder_refuses_is_taken_back(void **state)
 {
     (void)state;
@@ -253,7 +254,8 @@ static void a_place_that_its_holder_refuses_is_taken_back(void **state)
     }
 }
 
-// What waits for a session to have it alone is told when it goes first, and so is what waits for its door.
+// What waits for exclusive access to a session fails when the session goes first, and so does what waits for
+// its door.
 static void who_waits_for_a_session_that_goes_is_told(void **state)
 {
     (void)state;
@@ -281,7 +283,7 @@ static void who_waits_for_a_session_that_goes_is_told(void **state)
     sim_cluster_free(cluster);
 }
 
-// A worker that is too busy to hear that a session is deleted is told again, though its link lasts.
+// A worker that is too busy to receive that a session is deleted gets it again, though its link lasts.
 static void a_worker_that_refuses_a_drop_is_told_again(void **state)
 {
     (void)state;

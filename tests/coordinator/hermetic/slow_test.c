@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that compute far slower than planned: who serves, where chunks go, and the way back. All of it over workers
-// that have measured little, and over some that have measured eight times as much.
+// Workers that compute far slower than planned: who serves, where chunks go, and the way back. All of it over
+// workers that have measured little, and over some that have measured eight times as much.
 #include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
-#include "worker/state.h"
+#include "worker/core/state.h"
 
 enum { WORKERS = 3 };
 #define TOKENS  96                      // six chunks
@@ -112,7 +112,7 @@ static void a_slow_worker_loses_its_work(void **state)
     sim_cluster_free(cluster);
 }
 
-// Load that all have in common flags nobody.
+// Load that all have in common flags no worker.
 static void all_are_slow(void **state)
 {
     (void)state;
@@ -154,7 +154,7 @@ static void its_chunks_go_elsewhere(void **state)
     sim_cluster_free(cluster);
 }
 
-// Nobody else has work: one that has none is asked to measure, and so there is somebody to compare with.
+// No other worker has work: one that has none is asked to measure, so that there is one to compare with.
 static void alone_with_work(void **state)
 {
     (void)state;
@@ -184,7 +184,8 @@ static void it_is_only_flagged(void **state)
     sim_cluster_free(cluster);
 }
 
-// A process that is stopped for most of the time, and never for so long that it is lost; it has hardly any work.
+// A process that is stopped for most of the time, and never for so long that it is lost; it has hardly any
+// work.
 static void one_that_stalls(void **state)
 {
     (void)state;
@@ -205,9 +206,9 @@ static void one_that_stalls(void **state)
     sim_cluster_free(cluster);
 }
 
-// A process that is stopped for four fifths of the time, 80 ms at a time, as by a quota of processor time. Each step comes
-// while it is stopped and is computed at once when it goes on: no computing is ever seen to take long, whatever speed was
-// measured, and no heartbeat is late by much.
+// A process that is stopped for four fifths of the time, 80 ms at a time, as by a quota of processor time.
+// Each step comes while it is stopped and is computed at once when it goes on: no computing is ever seen to
+// take long, whatever speed was measured, and no heartbeat is late by much.
 static void one_that_is_stopped_briefly(void **state)
 {
     (void)state;
@@ -233,7 +234,7 @@ static void one_that_is_stopped_briefly(void **state)
     sim_cluster_free(cluster);
 }
 
-// A copy that was made anew serves, too: as after a loss all is served by who is left.
+// A new copy serves, too: as after a loss the remaining workers serve everything.
 static void a_new_copy_serves(void **state)
 {
     (void)state;
@@ -261,7 +262,7 @@ static void a_new_copy_serves(void **state)
     sim_cluster_free(cluster);
 }
 
-// The store refuses, then takes it: nobody serves otherwise before.
+// The store refuses, then takes it: no other copy serves before.
 static void the_store_refuses(void **state)
 {
     (void)state;

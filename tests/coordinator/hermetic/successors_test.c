@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One coordinator ends, and the next one is started on its store: at once, and while the old one is still stopping.
+// One coordinator ends, and the next one is started on its store: at once, and while the old one is still
+// stopping.
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #define SLOW_NS (3 * COMMON_NS_PER_S)
@@ -42,7 +43,8 @@ static void the_next_one_is_refused_while_the_old_one_stops(void **state)
     sim_cluster_free(cluster);
 }
 
-// What it was given before it stopped is in the store that the next one finds, however late the disk has taken it.
+// What it was given before it stopped is in the store that the next one finds, however late the disk has
+// taken it.
 static void what_was_submitted_is_there(void **state)
 {
     (void)state;

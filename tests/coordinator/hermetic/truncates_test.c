@@ -48,8 +48,8 @@ static void a_truncate_that_comes_late_takes_nothing_away(void **state)
     sim_cluster_free(cluster);
 }
 
-// The same truncate over two links: the first to arrive is done, and answered; the other comes after newer rows. One
-// with nothing to forget is no exception, nor is a restart in between.
+// The same truncate over two links: the first to arrive is done, and answered; the other comes after newer
+// rows. One with nothing to forget is no exception, nor is a restart in between.
 static void a_truncate_that_comes_twice_is_done_once(void **state)
 {
     (void)state;
@@ -116,9 +116,10 @@ static void one_that_was_overtaken_is_refused(void **state)
     }
 }
 
-// What it left is lost after it was done. The same number again changes nothing: rows that were acknowledged since may be
-// what is lost, and their client has to hear of that. A truncate with a number of its own, which is what the error advises,
-// makes the session usable: of a client that has sent the first one twice, and of one that has settled it.
+// What it left is lost after it was done. The same number again changes nothing: rows that were acknowledged
+// since may be what is lost, and their client must get that error. A truncate with a number of its own, which
+// is what the error advises, makes the session usable: of a client that has sent the first one twice, and of
+// one that has settled it.
 static void a_loss_after_a_truncate_takes_another_one(void **state)
 {
     (void)state;
@@ -182,8 +183,8 @@ static void numbers_that_make_no_sense_are_refused(void **state)
     sim_cluster_free(cluster);
 }
 
-// Its holder has copied what it cuts, and is started anew before the coordinator has stored that: it is asked what it has
-// before the copy is in the layout, and told of it after that.
+// Its holder has copied what it cuts, and is restarted before the coordinator has stored that: it is asked
+// what it has before the copy is in the layout, and gets the layout after that.
 static void a_copy_that_went_before_it_was_stored_is_lost(void **state)
 {
     (void)state;
@@ -198,7 +199,7 @@ static void a_copy_that_went_before_it_was_stored_is_lost(void **state)
     sim_worker_start(cluster->workers[0]);
     sim_advance(3 * COMMON_NS_PER_S);
     sim_disk_stall(SIM_DISK_PATH, false);
-    sim_wait(truncate); // done, or nobody waits for it any more
+    sim_wait(truncate); // done, or no caller waits for it any more
     assert_true(sim_wait_active(cluster, 1));
     for (int restarts = 0; restarts < 2; restarts++) {
         struct sim_call *read = sim_read(cluster->client, session, 0, 5, 1);
@@ -211,7 +212,8 @@ static void a_copy_that_went_before_it_was_stored_is_lost(void **state)
     sim_cluster_free(cluster);
 }
 
-// One holder has copied what a truncate cuts, and is started anew before the other one has: it is no holder of the copy.
+// One holder has copied what a truncate cuts, and is restarted before the other one has: it is not a holder
+// of the copy.
 static void a_copy_that_went_before_the_other_came_does_not_count(void **state)
 {
     (void)state;
@@ -236,8 +238,8 @@ static void a_copy_that_went_before_the_other_came_does_not_count(void **state)
     sim_cluster_free(cluster);
 }
 
-// A holder is started anew, and hears of a truncate before the coordinator hears of that: it has no row of what it is told
-// to have.
+// A holder is restarted, and gets a truncate before the coordinator sees the restart: it has no row of what
+// its layout names.
 static void a_process_that_is_new_has_no_rows(void **state)
 {
     (void)state;

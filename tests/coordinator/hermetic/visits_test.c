@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pages of an inventory, and layouts that change between them: what a worker has said is judged by what it had been
-// given when it was asked.
+// Pages of an inventory, and layouts that change between them: what a worker has said is judged by what it
+// had been given when it was asked.
 #include "coordinator/place/moves.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
@@ -82,8 +82,8 @@ static void reads_for_good(struct sim_cluster *cluster, uint64_t session, uint32
     READS(cluster, session, CUT, CUT);
 }
 
-// The worker comes back, the same process, and has named all that it has of the session, the copy included. Then the
-// store answers, and the copy is in the layout.
+// The worker comes back, the same process, and has named all that it has of the session, the copy included.
+// Then the store answers, and the copy is in the layout.
 static void what_is_cut_between_two_pages_is_not_lost(void **state)
 {
     (void)state;
@@ -103,7 +103,7 @@ static void what_is_cut_between_two_pages_is_not_lost(void **state)
     sim_cluster_free(cluster);
 }
 
-// The same where another worker has a copy, too: neither is struck off.
+// The same where another worker has a copy, too: neither is removed.
 static void what_is_cut_between_two_pages_keeps_its_copies(void **state)
 {
     (void)state;
@@ -122,8 +122,8 @@ static void what_is_cut_between_two_pages_keeps_its_copies(void **state)
     sim_cluster_free(cluster);
 }
 
-// Another process comes, without anything: it has been asked before the store answers, says so after it, and what was
-// copied is lost.
+// Another process comes, without anything: it has been asked before the store answers, says so after it, and
+// what was copied is lost.
 static void what_a_process_took_with_it_is_lost_whenever_it_was_asked(void **state)
 {
     (void)state;

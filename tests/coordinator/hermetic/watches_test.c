@@ -11,8 +11,8 @@ static struct sim_call *watch(struct sim_cluster *cluster, uint64_t session, uin
     return call;
 }
 
-// Steps before a truncate are not told any more, so they are not waited for either: the watch ends with as many as it
-// asked for.
+// Steps before a truncate are not reported any more, so the watch does not wait for them either: it ends with
+// as many as it asked for.
 static void a_truncate_begins_the_count_anew(void **state)
 {
     (void)state;

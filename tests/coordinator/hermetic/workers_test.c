@@ -153,7 +153,8 @@ static void a_worker_that_is_silent_is_lost(void **state)
     sim_cluster_free(cluster);
 }
 
-// Nobody can say whether it has heard of the truncation: it is asked and told again what it holds of this session.
+// No one can say whether it has received the truncation: it is asked, and gets again what it holds of this
+// session.
 static void a_worker_in_doubt_of_a_session_is_told_it_again(void **state)
 {
     (void)state;
@@ -172,7 +173,8 @@ static void a_worker_in_doubt_of_a_session_is_told_it_again(void **state)
     sim_cluster_free(cluster);
 }
 
-// What it lost is in the store before it is ACTIVE. The worker goes away while the store writes: it tries again.
+// What it lost is in the store before it is ACTIVE. The worker goes away while the store writes: it tries
+// again.
 static void a_visit_waits_for_the_store(void **state)
 {
     (void)state;
@@ -205,8 +207,8 @@ static void a_visit_waits_for_the_store(void **state)
 }
 
 // The disk is full: what is there can be read and appended to, workers come back, and what needs the store is
-// refused for that reason. What a worker lost meanwhile is known, and stays so over a restart, whether the news have
-// come into the store by then or not.
+// refused for that reason. What a worker lost meanwhile is known, and stays so over a restart, whether the
+// news have come into the store by then or not.
 static void a_full_disk_takes_no_worker_away(void **state)
 {
     (void)state;
@@ -289,7 +291,7 @@ static void a_link_that_breaks_while_a_worker_is_told_begins_anew(void **state)
     sim_cluster_free(cluster);
 }
 
-// It is truncated after the worker was told, and before it is ACTIVE.
+// It is truncated after the worker got it, and before it is ACTIVE.
 static void a_layout_that_changes_under_a_visit_is_told_again(void **state)
 {
     (void)state;
@@ -374,8 +376,8 @@ static void requests_of_clients_do_not_silence_workers(void **state)
     sim_cluster_free(cluster);
 }
 
-// A process that was started anew answers at the same endpoint. Until it has registered it is not let in: it may be of
-// a release that is refused.
+// A restarted process answers at the same endpoint. Until it has registered it is not let in: it may be of a
+// release that is refused.
 static void a_process_that_has_not_registered_is_not_let_in(void **state)
 {
     (void)state;
@@ -401,8 +403,8 @@ static void a_process_that_has_not_registered_is_not_let_in(void **state)
     sim_cluster_free(cluster);
 }
 
-// Its host has forgotten its link to the coordinator, which has it still: for a while it has two. It is the same worker, and
-// keeps what it holds.
+// Its host has forgotten its link to the coordinator, which has it still: for a while it has two. It is the
+// same worker, and keeps what it holds.
 static void a_worker_that_connects_twice_is_one(void **state)
 {
     (void)state;

@@ -82,7 +82,7 @@ void emulated_machine::work()
         tried++;
         if (s->queue.empty())
             continue;
-        emulated_step &front = s->queue.front(); // nobody else takes it away
+        emulated_step &front = s->queue.front(); // no other thread takes it away
         s->busy = true;
         if (lost == cudaSuccess && front.ready) {
             held.unlock();

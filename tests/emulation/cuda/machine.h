@@ -52,7 +52,7 @@ struct emulated_machine {
     cudaError_t lost = cudaSuccess;
 
     emulated_machine();
-    // With the lock held, but not while somebody drains. In capture the step goes into the graph.
+    // With the lock held, but not while a thread drains. In capture the step goes into the graph.
     cudaError_t put(cudaStream_t stream, emulated_step step);
     bool idle(const emulated_stream *stream) const;
     // Waits until all that is on streams now is done or, when the device is lost, does not run.

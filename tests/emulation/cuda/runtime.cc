@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices, memory, copies and launches of tests/emulation/shim/cuda_runtime.h. Memory is full of rubbish at first.
+// Devices, memory, copies and launches of tests/emulation/shim/cuda_runtime.h. Memory is full of rubbish at
+// first.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -10,7 +10,7 @@
 #include <ucontext.h>
 #include <vector>
 
-#include "common/float16.h"
+#include "common/tensor/float16.h"
 #include "tests/emulation/cuda/warpgroup.h"
 
 #ifdef __SANITIZE_ADDRESS__

@@ -28,7 +28,8 @@ thread_products &mine()
     return threads[emulated_self->thread.x];
 }
 
-// The element of a matrix in shared memory with a swizzle of 128 bytes: `row` of 128 bytes or more, `column` of 16 bits.
+// The element of a matrix in shared memory with a swizzle of 128 bytes: `row` of 128 bytes or more, `column`
+// of 16 bits.
 uint16_t element(uint64_t matrix, int row, int column)
 {
     uint32_t at = static_cast<uint32_t>(matrix & 0x3fffu) * 16,

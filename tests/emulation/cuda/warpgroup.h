@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of a warpgroup, d[64][64] = a[64][16] b[16][64] (+ d), over the fibers of warp.h. All 128 threads make
-// the same ones.
-//
-// A product is made when its group is waited for, from what shared memory holds then: what was overwritten too
-// early is rubbish, and so is d until then. What it catches beside: threads whose products differ; descriptors of
-// another swizzle or alignment, or that reach past shared memory; a product without a fence since the last wait;
-// copies that were waited for without wgmma_shared() after it; products that nobody waits for.
+// Products of a warpgroup, d[64][64] = a[64][16] b[16][64] (+ d), over the fibers of warp.h. All 128 threads
+// make the same ones. A product is made when its group is waited for, from what shared memory holds then:
+// what was overwritten too early is rubbish, and so is d until then. What it catches beside: threads whose
+// products differ; descriptors of another swizzle or alignment, or that reach past shared memory; a product
+// without a fence since the last wait; copies that were waited for without wgmma_shared() after it; products
+// that are never waited for.
 #pragma once
 
 #include <cstdint>

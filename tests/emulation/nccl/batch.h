@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a group puts on a stream: sends, receives and collectives of one communicator that start together and
-// end together. Executed by the emulated machine's thread (tests/emulation/cuda/emulation.h): bytes go to and from the
-// rings as there is room; what was received is written to its place only when all is there.
+// end together. Executed by the emulated machine's thread (tests/emulation/cuda/emulation.h): bytes go to and
+// from the rings as there is room; what was received is written to its place only when all is there.
 #pragma once
 
 #include <cstdint>

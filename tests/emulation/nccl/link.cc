@@ -24,7 +24,7 @@ struct id_content {
 struct header { // zeros at first
     std::atomic<uint64_t> token[2];
     std::atomic<uint32_t> ranks, joined;
-    std::atomic<uint8_t> closed; // the file, by who made it
+    std::atomic<uint8_t> closed; // the file, by its maker
     std::atomic<uint8_t> here[LINK_MOST_RANKS];
     std::atomic<uint8_t> ends[LINK_MOST_RANKS][LINK_MOST_RANKS][LINK_LANES]; // of connections [from][to]
 };
@@ -120,7 +120,7 @@ bool link_memory::all_joined() const
     header *h = static_cast<header *>(memory);
     if (h->joined != static_cast<uint32_t>(ranks))
         return false;
-    if (own_fd >= 0 && !h->closed.exchange(1)) // nobody has to open it any more
+    if (own_fd >= 0 && !h->closed.exchange(1)) // no other rank must open it any more
         close(own_fd);
     return true;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory that the ranks of an emulated communicator share: who has joined, and for every ordered pair of
 // ranks two rings of bytes, one for sends and one for collectives. It is an anonymous file of the process
-// that made the id, which others open by way of /proc: nothing is left over, however anybody ends. As with
-// NCCL, nobody can join any more when that process is gone.
+// that made the id, which others open by way of /proc: nothing is left over, however a process ends. As with
+// NCCL, no rank can join any more when that process is gone.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The API of tests/emulation/shim/nccl.h. Each communicator has a thread that joins it to the others and, where it
-// is non-blocking, puts groups on streams. Handles are never freed, so that their use after the end is seen.
+// The API of tests/emulation/shim/nccl.h. Each communicator has a thread that joins it to the others and,
+// where it is non-blocking, puts groups on streams. Handles are never freed, so that their use after the end
+// is seen.
 #include <nccl.h>
 
 #include <algorithm>
@@ -191,7 +192,7 @@ batch_call make_call(batch_kind kind, const void *from, void *to, size_t count, 
     return {kind, static_cast<const char *>(from), static_cast<char *>(to), count, type, op, root};
 }
 
-// Until what is on streams, and graphs, have let go. Graphs must.
+// Until what is on streams, and graphs, have released it. Graphs must.
 void wait_for_batches(batch_comm *core, bool streams)
 {
     auto until = steady_clock::now() + GRAPHS_LIVE;
@@ -279,7 +280,7 @@ bool ncclComm::connect(const std::vector<batch_call> &calls)
                 return false;
         return true;
     };
-    auto each = [&](auto &&end) { // both ends are told before any is waited for
+    auto each = [&](auto &&end) { // both ends are stopped before any is waited for
         return std::all_of(calls.begin(), calls.end(), [&](const batch_call &call) {
             if (call.kind == BATCH_SEND)
                 return end(rank, call.root, LINK_SENDS);

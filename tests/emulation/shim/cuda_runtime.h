@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // As much of the CUDA runtime as Banyan's modules use, for a machine without a GPU:
-// libbanyan-emulated-cudart.so (tests/emulation/cuda/) runs it on a thread of the host, for all modules of a process.
-// Names, values and meanings are CUDA's. Events cannot be recorded, or waited for, in capture.
+// libbanyan-emulated-cudart.so (tests/emulation/cuda/) runs it on a thread of the host, for all modules of a
+// process. Names, values and meanings are CUDA's. Events cannot be recorded, or waited for, in capture.
 //
 // As on a device, and easily missed:
 // - Freeing memory waits for all that is on streams, and what other threads put on streams waits for that.

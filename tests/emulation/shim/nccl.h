@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // As much of NCCL 2.28 as Banyan's modules use, for a machine without a GPU: libbanyan-emulated-nccl.so
-// (tests/emulation/nccl/) runs it over shared memory between processes of one host, on streams of the emulated CUDA
-// runtime. Names, values and meanings are NCCL's.
+// (tests/emulation/nccl/) runs it over shared memory between processes of one host, on streams of the
+// emulated CUDA runtime. Names, values and meanings are NCCL's.
 //
 // As in NCCL, and easily missed:
 // - Each group, and each call outside of a group, on a non-blocking communicator answers ncclInProgress and
@@ -9,9 +9,9 @@
 //   be called, before ncclCommGetAsyncError says ncclSuccess. A capture stays open until then.
 // - ncclCommAbort and ncclCommDestroy wait until all graphs that captured from the communicator are
 //   destroyed. Here they end the process after 10 s.
-// - A peer that died, or never calls, leaves an operation unfinished for ever; ncclCommAbort ends it.
+// - A peer that died, or never calls, leaves an operation unfinished forever; ncclCommAbort ends it.
 // - Ranks of a non-blocking communicator connect within their first calls: until the peers have made theirs,
-//   the state stays ncclInProgress, for ever if a peer never does.
+//   the state stays ncclInProgress, forever if a peer never does.
 // - A communicator takes memory of the device. Forming and ending one frees some, which waits for all that is
 //   on streams (shim/cuda_runtime.h), operations of other communicators included.
 // - From the environment, over the configuration or against the caller: NCCL_COMM_BLOCKING,
@@ -22,13 +22,13 @@
 // buffers that are not the device's, or pinned.
 //
 // Faults on request, from the environment at the first call. Operations are counted when they start, each
-// communicator's for itself, a group as one, each launch of a graph anew. A fault comes once a process, in
+// communicator's for itself, a group as one, each launch of a graph again. A fault comes once a process, in
 // the communicator that first gets so far: how many were given up before, and when, does not move it.
 //     BANYAN_EMULATED_NCCL_INIT_FAILS=1     each init ends with ncclSystemError
 //     BANYAN_EMULATED_NCCL_SLOW_INIT_MS=n   each init takes that much longer
 //     BANYAN_EMULATED_NCCL_CONNECT_STOPS=1  the first call that has to connect never does, once a process
 //     BANYAN_EMULATED_NCCL_MEMORY=n         bytes of the device that a communicator takes (4 MiB)
-//     BANYAN_EMULATED_NCCL_HANG=n           the n-th operation (from 1) neither sends nor receives, for ever
+//     BANYAN_EMULATED_NCCL_HANG=n           the n-th operation (from 1) neither sends nor receives, forever
 //     BANYAN_EMULATED_NCCL_CORRUPT=n        the n-th operation sends wrong bytes; if it sends nothing, it
 //                                           delivers wrong bytes
 #pragma once

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// As much of ggml's header as cache.c needs to compile, for locks_test.c, which has no tensor and no llama.cpp.
+// As much of ggml's header as cache.c needs to compile, for locks_test.c, which has no tensor and no
+// llama.cpp.
 #ifndef TESTS_LLAMA_STUB_GGML_H
 #define TESTS_LLAMA_STUB_GGML_H
 

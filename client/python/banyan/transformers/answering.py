@@ -18,7 +18,7 @@ class Answering(Watching):
     def begin_generating(self, model: PreTrainedModel, asked: Asked) -> None:
         """What generate() is called with is compared with what is held, before anything is fed: the model and the whole text.
 
-        generate() feeds what the cache does not have, and wants at least the last token.
+        generate() feeds what the cache does not have, and needs at least the last token.
         """
         self._check_open()
         if self._is_awaited(model):

@@ -37,7 +37,7 @@ class BanyanCache(Answering):
         model: the model; or its config, then the model is looked at when it is first called.
         client: of the cluster.
         session: the session's name: opened where it is there, and generation goes on without a prefill; else made.
-            None: a session without a name, deleted by close(), with the cache, or when nobody has used it for six hours.
+            None: a session without a name, deleted by close(), with the cache, or after six hours without use.
             A batch has one session a sequence, NAME/0, NAME/1, …
         batch: how many sequences a named session has; None: opened, or made by the first call.
         kv_type: how the cluster holds keys and values; None: as the model computes them.
@@ -118,7 +118,7 @@ class BanyanCache(Answering):
         try:
             o = self._steps.attend(index, layer, module, tag, query, self.columns, self.pads, mask.blocks)
         except FailedPrecondition as error:
-            if "different bytes" not in str(error):  # worker/store.c; it has no reason of its own
+            if "different bytes" not in str(error):  # worker/store/store.c; it has no reason of its own
                 raise
             raise Refused(
                 f"session {self.name!r} has got other tokens behind the {self.columns} that this cache has fed or read: another "
@@ -212,7 +212,7 @@ class BanyanCache(Answering):
         self._steps = None
 
     def close(self) -> None:
-        """Lets go of the sessions. Those with a name live on; those without are deleted. The cache is not used again."""
+        """Releases the sessions. Those with a name live on; those without are deleted. The cache is not used again."""
         self._closed = True
         self._drop_hooks()
         if self._steps is not None:

@@ -44,7 +44,7 @@ def _is_text(x: Any) -> bool:
 
 
 class Generating(Protocol):
-    """A cache that wants to be asked."""
+    """A cache that must be asked."""
 
     def begin_generating(self, model: Any, asked: Asked) -> None: ...
 
@@ -99,7 +99,7 @@ def watch_generate() -> None:
                     "use_cache=False and past_key_values contradict each other: without a cache generate() feeds the whole text at each "
                     "step, which would be appended to the session each time. Leave one of the two out"
                 )
-            keywords["use_cache"] = True  # the checkpoint's default: who gives a cache wants it used
+            keywords["use_cache"] = True  # the checkpoint's default: a caller that gives a cache expects it to be used
         if asked.of("token_healing"):
             raise Refused("token_healing changes the text after it was compared with the session: heal it before, and give the result")
         with _noted(cache, self, asked):

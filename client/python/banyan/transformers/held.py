@@ -112,7 +112,7 @@ class Held(State):
     def rewind_to(self, input_ids: torch.Tensor) -> int:
         """Goes back to the beginning that what is held has in common with these tokens, [batch, tokens]; what is behind is removed.
 
-        For a text of which the last part has changed: a chat template that writes the last answer in another way, an answer that
+        For a text whose last part has changed: a chat template that writes the last answer in another way, an answer that
         is to be given again. Returns how many columns are left; generate() feeds the others. A batch goes back as far as the
         sequence that differs first. Refused where a layer's state cannot go back, as crop() is.
         """

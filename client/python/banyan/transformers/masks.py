@@ -29,7 +29,7 @@ class Rule(NamedTuple):
 
 
 class Mask(torch.Tensor):
-    """Stands where a mask tensor would: carries the rule. Whoever computes with it does not ask the service."""
+    """Stands where a mask tensor would: carries the rule. Code that computes with it does not ask the service."""
 
     rule: Rule
     pads: list[int] | None  # of each sequence, on its left; None: no padding at all

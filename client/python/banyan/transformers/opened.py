@@ -86,12 +86,13 @@ class Opened(Held):
     def _adopt(self, sessions: list[Session]) -> None:
         self._steps = Steps(self.client, sessions, self._kv_type)
         infos = [s.info() for s in sessions]
-        # Whoever has a token says how much padding is before it; who has none is nothing but padding so far.
+        # One that has a token says how much padding is before it; one that has none is nothing but padding so
+        # far.
         begun = [i for i, s in enumerate(sessions) if infos[i].layer_lengths[tokens.layer_of(s.spec)]]
         said = {i: self._steps.said(sessions[i], 0, 1) for i in begun}
         pads = {i: int(one.pads) for i, one in said.items()}
         self._form = max((int(one.forms) for one in said.values()), default=SHORT)
-        least = min(pads.values(), default=0)  # padding before all of them is nobody's
+        least = min(pads.values(), default=0)  # padding before all of them belongs to none
         # As far as all have come: a forward that a dead process has begun may have gone further in some, and in some layers.
         self.columns = min((infos[i].length + pads[i] - least for i in begun), default=0)
         self.pads = [min(pads[i] - least, self.columns) if i in pads else self.columns for i in range(len(sessions))]

@@ -23,7 +23,7 @@ def prefill(
     model: PreTrainedModel, input_ids: torch.Tensor, cache: BanyanCache, *, attention_mask: torch.Tensor | None = None,
     block: int = 1024, progress: bool | None = None, overlap: bool = True,
 ) -> int:  # fmt: skip
-    """Feeds what the cache does not have yet of input_ids [batch, tokens], but the last token, which generate() wants.
+    """Feeds what the cache does not have yet of input_ids [batch, tokens], but the last token, which generate() needs.
 
     What the cache has is compared with input_ids first (BanyanCache.check), so a document that was read by another
     process is not read again. An interrupted call may be repeated: it goes on where it was.
@@ -84,7 +84,7 @@ def _check_text_alone(model: PreTrainedModel, input_ids: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def _bar(tokens: int, parts: int, progress: bool | None) -> Iterator[Callable[[int], Any]]:
-    """What is to be called after each block, with how many tokens it had."""
+    """The function to call after each block, with how many tokens it had."""
     if progress is None:
         progress = parts >= 4 and sys.stderr.isatty()
     if not progress:

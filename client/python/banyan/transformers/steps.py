@@ -54,7 +54,7 @@ _FLOATS, _BYTES = ffi.typeof("float *"), ffi.typeof("void *")
 
 
 class _Rows:
-    """Memory [batch, rows, heads, dim] as the C library wants it."""
+    """Memory [batch, rows, heads, dim] as the C library takes it."""
 
     __slots__ = ("_c_type", "_keep", "_row", "_start", "_step")
 
@@ -202,7 +202,7 @@ class Steps:
             self._fill(n, index, part, columns - pads[part.i], q, k, v, o)
             n += 1
         if put is not None:
-            unwanted = _Rows(torch.zeros((len(pads), rows, DIM)), _FLOATS, rows, 4 * DIM)  # nobody looks at what comes back
+            unwanted = _Rows(torch.zeros((len(pads), rows, DIM)), _FLOATS, rows, 4 * DIM)  # what comes back is not used
             for part in self._parts(rows, columns, pads, None):
                 self._fill(n, layer_of(self.sessions[0].spec), part, columns - pads[part.i], unwanted, put, put, unwanted)
                 n += 1
@@ -267,7 +267,7 @@ class Steps:
                 session.truncate(length)
 
     def select(self, sources: list[int]) -> None:
-        """Session i becomes a continuation of what session sources[i] is now. Those that nobody goes on from are deleted."""
+        """Session i becomes a continuation of what session sources[i] is now. Those that none goes on from are deleted."""
         kept: set[int] = set()
         chosen: list[Session] = []
         for source in sources:
@@ -279,7 +279,7 @@ class Steps:
         self._set_sessions(chosen)
 
     def replace(self, sessions: list[Session]) -> None:
-        """Others take the sessions' places, which are let go of and live on."""
+        """Others take the sessions' places, which are released and live on."""
         old = self.sessions
         self._set_sessions(sessions)
         for session in old:

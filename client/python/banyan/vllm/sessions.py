@@ -291,7 +291,7 @@ class Book:
     def row(self, request: Any, start: int, ids: list[int], blocks: list[int], fresh: bool) -> Row:
         """What the worker's side is to do for `ids` at `start`. blocks: new ones, all of them where `fresh`."""
         entry = self._entries.get(request.request_id)
-        if entry is None:  # nobody asked how much of it is there
+        if entry is None:  # no scheduler asked how much of it is there
             entry = self._entries[request.request_id] = self._entered(request)
             entry.matched = 0
         opens = parent = ""

@@ -167,7 +167,7 @@ def test_life_and_pin(ours: Engine, cluster: banyan.LocalCluster) -> None:
 
 @pytest.mark.parametrize("params", [{"banyan_session": 7}, {"banyan_session": "x", "banyan_ttl": -1}, {"banyan_pin": True}])
 def test_parameters_that_make_no_sense(params: dict[str, object], ours: Engine) -> None:
-    """The request fails and says nothing; the next one is answered."""
+    """The request fails without text; the next one is answered."""
     assert [(out.finish, out.tokens) for out in ours.generate([PROMPT[:20]], 2, params=params)] == [("error", [])]
     assert ours.generate([PROMPT[:20]], 2)[0].finish == "length"
 

@@ -10,8 +10,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/float16.h"
-#include "common/float8.h"
+#include "common/tensor/float16.h"
+#include "common/tensor/float8.h"
 #include "tests/emulation/cuda/warp.h"
 
 #ifndef LANE_FP8 // builds with a sanitizer compute as sm_80 does, others as sm_90

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands for kernels/cuda/wgmma_lane.cuh when the kernels are compiled for the host. Descriptors are the device's,
-// bit for bit, with addresses from the start of the block's shared memory; tests/emulation/cuda/warpgroup.cc reads
-// matrices through them.
+// Stands for kernels/cuda/wgmma_lane.cuh when the kernels are compiled for the host. Descriptors are the
+// device's, bit for bit, with addresses from the start of the block's shared memory;
+// tests/emulation/cuda/warpgroup.cc reads matrices through them.
 #pragma once
 
 #include "kernels/cuda/lane.cuh"
