@@ -82,19 +82,18 @@ class Worker:
         rank, ranks: of tensor parallelism.
         log: takes a sentence.
         keep: tokens of a request that stay in the engine after a step (window.py); 0: none.
-        leaving: what sends rows that leave the engine; a seam for tests.
     """
 
     def __init__(
         self, settings: Settings, layers: Callable[[], Mapping[str, Layer]], dtype: Any, rank: int, ranks: int, log: Callable[[str], None],
-        keep: int = 0, leaving: Leaving | None = None,
+        keep: int = 0,
     ) -> None:  # fmt: skip
         self.settings, self.keep = settings, keep
         self._layers, self._dtype, self._log = layers, dtype, log
         self._connecting = threading.Lock()
         self._client: Client | None = None
         self._model: Model | None = None
-        self._leaving = leaving or Leaving(log)
+        self._leaving = Leaving(log)
         self._opening = Opening(lambda: self.client, lambda: self.model, rank, ranks)
         self._ending: dict[str, Lane] = {}  # of lasting sessions whose request is over, by name
         self.live: dict[str, Live] = {}
