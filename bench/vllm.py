@@ -29,6 +29,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+# This file has the name of the package that it measures: its folder comes last.
+sys.path = [*(p for p in sys.path if Path(p or ".").resolve() != Path(__file__).resolve().parent), str(Path(__file__).resolve().parent)]
+
 TICKS = os.sysconf("SC_CLK_TCK")
 TOKEN = 7  # of which every prompt is made, so that a session's row of tokens is the same at each position
 SESSION = "bench"
@@ -56,10 +59,10 @@ def serve(options: dict[str, Any]) -> None:
     plain = options["plain"]
     if plain:
         KVConnectorFactory.register_connector("Pretend", "vllm_pretend", "Pretend")
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"kv_cache_memory_bytes": options["bytes"] if plain else 1 << 30}  # else nearly all memory is asked for
     if plain:  # with Banyan the plug-in completes the arguments
         transfer = KVTransferConfig(kv_connector="Pretend", kv_role="kv_both")
-        more = {"kv_transfer_config": transfer, "enable_prefix_caching": False, "kv_cache_memory_bytes": options["bytes"]}
+        more |= {"kv_transfer_config": transfer, "enable_prefix_caching": False}
     most = options["tokens"]
     llm = LLM(
         model=options["model"], dtype=options["dtype"], max_model_len=most, max_num_seqs=1, max_num_batched_tokens=2048, enforce_eager=True,
@@ -141,8 +144,10 @@ def make_model(path: Path, geometry: tuple[int, int, int], layers: int, context:
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(path)
 
 
-def fill(client: Any, keep: int, tokens: int) -> None:
-    """The named session keeps its first tokens, and gets random rows up to `tokens`; its row of tokens is repeated."""
+def fill(client: Any, has: int, keep: int, tokens: int) -> None:
+    """The named session, which is to have `has` tokens, keeps its first ones, and gets random rows up to `tokens`; its row of tokens
+    is repeated.
+    """
     import torch
 
     types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -150,6 +155,9 @@ def fill(client: Any, keep: int, tokens: int) -> None:
     if len(found) != 1:
         sys.exit(f"{len(found)} sessions are named {SESSION!r} in {[info.name for info in client.sessions()]}")
     with client.open(found[0].id) as session:
+        end = time.monotonic() + 60
+        while session.info().length != has and time.monotonic() < end:
+            time.sleep(0.01)  # with --window the last rows are on their way
         session.truncate(keep)  # what was decoded behind them is of other tokens
         spec, dtype = session.spec, types[session.spec.kv_type]
         for layer, kind in enumerate(spec.table):
@@ -219,8 +227,10 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
                     turns[name].append({"prefill_s": seconds, "prefill_cpu_s": cpu})
             report({"tokens": tokens} | {name: median(found) for name, found in turns.items()}, lines)
         engines["banyan"].ask(tokens=1, new=1, session=SESSION)
-        for keep, tokens in zip([1, *sorted(contexts)], sorted(contexts)):
-            fill(client, keep, tokens - 1)
+        has = keep = 1
+        for tokens in sorted(contexts):
+            fill(client, has, keep, tokens - 1)
+            has, keep = tokens + options.new, tokens - 1
             turns = {name: [] for name in engines}
             for _ in range(options.turns):
                 for name, engine in engines.items():

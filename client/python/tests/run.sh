@@ -15,7 +15,7 @@
 #     bare     the wheel alone in a minimal Debian 12, which is made once: needs root, debootstrap and Debian's packages
 #     example  examples/transformers, over this build
 #     vllm     banyan.vllm beside plain vLLM, with an environment of its own (7 GB): all of it, or a group:
-#              tests/vllm/test_hooks.py|test_merge.py|test_same.py|test_recent.py|test_resume.py|test_fail.py|test_serve.py|test_memory.py
+#              tests/vllm/test_hooks.py|test_start.py|test_merge.py|test_same.py|test_recent.py|test_resume.py|test_fail.py|test_serve.py|test_memory.py
 # BANYAN_NO_INSTALL=1: ends with code 77 where the environment is not there yet.
 set -euo pipefail
 
@@ -75,7 +75,7 @@ cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers --ignore banyan/vllm --ignore banyan/tokens.py banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{calls,engines,exact,families,generate,hybrids,lengths,misuse,positions,sequences,vision,walk,wave,whose,writers}.py tests/vllm/test_{hooks,merge}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{calls,engine_parts,engines,exact,families,generate,hybrids,lengths,misuse,positions,sequences,vision,walk,wave,whose,writers}.py tests/vllm/test_{hooks,merge}.py "$@"
     ;;
 walk) exec python tests/walk.py "$@" ;;
 document)

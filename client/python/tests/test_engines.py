@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 from banyan.spec import Kind  # noqa: E402
 from banyan.vllm import config, forward, near, window  # noqa: E402
 from banyan.vllm.layers import Layer, holds_tokens, model_of  # noqa: E402
+from banyan.vllm.leaving import Lane, Leaving, Load  # noqa: E402
 from banyan.vllm.live import Worker  # noqa: E402
 from banyan.vllm.names import NAME_MAX, of_rank, wish  # noqa: E402
 from banyan.vllm.recent import Recent  # noqa: E402
@@ -167,17 +168,20 @@ class Engine:
     """A scheduler and a worker, and no more: each step is what the test says."""
 
     def __init__(self, cluster, mark=7, keep=0, **environment):
-        settings = config.Settings.of({"BANYAN_ENDPOINT": cluster.endpoint, "BANYAN_RETRY_SECONDS": "20", **environment})
+        self.window = keep + 1 + BATCH if keep else 0
+        environment = {"BANYAN_RETRY_SECONDS": "20", "BANYAN_WINDOW": str(self.window), **environment}
+        settings = config.Settings.of({"BANYAN_ENDPOINT": cluster.endpoint, **environment})
         self.said = []
-        self.book = Book(settings, lambda request: mark, 1, "test", self.said.append, keep)
+        self.book = Book(settings, lambda request: mark, 1, "test", self.said.append, keep, forward.leaving)
         self.worker = Worker(settings, lambda: LAYERS, torch.float32, 0, 1, self.said.append, keep)
         forward.use(self.worker)
-        self.keep = keep
         self.caches = {name: torch.full((200, BLOCK, KV, 2 * DIM), float("nan")) for name in LAYERS}
-        self.worker.recent = Recent(self.caches, LAYERS, BLOCK)
+        if keep:
+            self.worker.recent = Recent(self.caches, LAYERS, BLOCK)
         self.free = itertools.count(1)
         self.blocks = {}
         self.over = []
+        self.preempted = {}
 
     def use(self):
         """One of several in this process: the layers are its."""
@@ -185,6 +189,7 @@ class Engine:
             forward.use(self.worker)
 
     def matched(self, request):
+        self.use()
         found = self.book.matched(request)
         return found if found is None else min(found, len(request.all_token_ids) - 1)
 
@@ -197,12 +202,12 @@ class Engine:
             have = self.blocks.setdefault(request.request_id, [])
             new = [next(self.free) for _ in range(-(-(start + count) // BLOCK) - len(have))]
             have += new
-            for block in have[: max(0, start - self.keep - BATCH + 1) // BLOCK]:  # vLLM gives them back
-                for cache in self.caches.values():
-                    cache[block] = float("nan")
+            freed = have[: max(0, start - self.window + 1) // BLOCK] if self.window else []  # vLLM gives them back
+            self.lose(freed)
             announced.append(self.book.row(request, start, request.all_token_ids[start : start + count], new, fresh))
-        self.worker.begin(Step(announced, self.over))
-        self.over = []
+        self.worker.begin(Step(announced, self.over, list(self.preempted)))
+        self.lose(block for blocks in self.preempted.values() for block in blocks)
+        self.over, self.preempted = [], {}
         batch, at = [], 0
         for request, start, count in parts:
             batch.append((self.blocks[request.request_id][(start + count - 1) // BLOCK], at, at + count, start))
@@ -236,7 +241,14 @@ class Engine:
         return self.book.ended(request)
 
     def preempt(self, request):
-        self.blocks.pop(request.request_id)
+        """Its blocks are others' from the next step on."""
+        self.preempted[request.request_id] = self.blocks.pop(request.request_id)
+        self.book.preempted(request.request_id)
+
+    def lose(self, blocks):
+        for block in blocks:
+            for cache in self.caches.values():
+                cache[block] = float("nan")
 
     def stop(self):
         forward.use(None)
@@ -263,6 +275,7 @@ def wait_for(what):
 
 def run(engine, request, chunk=BATCH):
     """The whole text in chunks; how many tokens were there."""
+    wait_for(lambda: engine.matched(request) is not None)
     start = engine.matched(request)
     for at in range(start, len(request.all_token_ids), chunk):
         assert not engine.step((request, at, min(chunk, len(request.all_token_ids) - at))), engine.said
@@ -280,6 +293,24 @@ def test_a_request(engine, client):
     assert info.length == 60 and info.name.startswith("vllm-test-")
     assert engine.end(r) is None
     wait_for(lambda: not client.sessions())
+
+
+def test_a_deletion_holds_up_no_step(engine, client, monkeypatch):
+    """A session without a name is deleted beside the steps, however long that takes."""
+    go, real = threading.Event(), engine.book._reaper._delete
+
+    def held(name):
+        assert go.wait(60)
+        real(name)
+
+    monkeypatch.setattr(engine.book._reaper, "_delete", held)
+    a, b = request("a", TEXT[:30]), request("b", TEXT[5:40])
+    run(engine, a)
+    engine.end(a)
+    run(engine, b)
+    assert sorted(info.length for info in client.sessions()) == [30, 35]
+    go.set()
+    wait_for(lambda: [info.length for info in client.sessions()] == [35])
 
 
 def test_many_at_once(engine):
@@ -537,17 +568,24 @@ def small(monkeypatch):
     return 16
 
 
-def test_the_line():
-    with pytest.raises(config.Refused, match="at least 576"):
-        window.keep_of(575, 64)
-    keep = window.keep_of(640, 64)
-    stored = 0
-    for computed in range(5000):
-        after = window.stored_after(stored, computed, keep)
-        assert stored <= after <= computed and computed - after <= keep
-        assert after == stored or (after % window.CHUNK == 0 and computed - after > keep - window.CHUNK)
-        stored = after
-    assert window.stored_after(7, 100, 0) == 100
+@pytest.mark.parametrize("batch", [1, 64, 300, 2048])
+def test_the_lines(batch):
+    """Nothing that vLLM frees is missing, and what must be stored was handed over a step before."""
+    with pytest.raises(config.Refused, match=f"at least {512 + batch}"):
+        window.keep_of(511 + batch, batch)
+    for size in (512 + batch, 640 + batch, 3 * batch + 1000):
+        keep = window.keep_of(size, batch)
+        for begin in (0, 1234):
+            stored = handed = before = start = begin
+            while start < 20000:
+                stored = window.stored_before(stored, start, size)
+                assert stored <= before <= handed, "a whole step has gone by"
+                assert stored >= start - size + 1, "vLLM frees what is before that"
+                start += batch
+                before, handed = handed, window.handed_after(handed, start, keep)
+                assert handed in (begin, before) or handed % window.CHUNK == 0
+                assert start - keep <= handed <= start
+    assert window.handed_after(7, 100, 0) == 100
 
 
 @pytest.mark.parametrize("more", [{}, {"window": 7}, {"soft_cap": 0.7}, {"scale": 0.3}])
@@ -576,11 +614,11 @@ def test_both_sides(engine, cluster, client, small, length):
         r.all_token_ids.append(token)
         assert not recent.step((r, len(r.all_token_ids) - 1, 1)), recent.said
         live = recent.worker.live["r"]
-        assert len(live.recent) <= small and live.stored == recent.book._entries["r"].held
+        assert len(live.recent) <= recent.window and live.handed == recent.book._entries["r"].held
     if length <= small:
         assert not client.sessions(), "a text that fits asks the cluster nothing"
     else:
-        assert [info.length for info in client.sessions()] == [live.stored]
+        wait_for(lambda: [info.length for info in client.sessions()] == [live.handed])
     recent.end(r)
     wait_for(lambda: not client.sessions())
     recent.stop()
@@ -605,26 +643,168 @@ def test_a_name_gets_everything_at_the_end(engine, cluster, client, small):
     a = request("a", TEXT[:70], "talk")
     assert run(recent, a) == 0
     assert recent.end(a)["banyan_tokens"] == 70
-    assert client.open("talk").info().length == 70
     assert run(recent, request("b", TEXT[:100], "talk")) == 70
     recent.end(request("b", []))
     recent.stop()
     assert run(engine, request("c", TEXT[:110], "talk")) == 100
 
 
-def test_preemption_of_recent_tokens(cluster, client, small):
-    """What only the blocks had is computed again; the rest is there."""
+def test_preemption_of_recent_tokens(cluster, small):
+    """What only the blocks had leaves before they are others', and nothing is computed again."""
     recent = Engine(cluster, keep=small)
-    a = request("a", TEXT[:60])
+    a, b = request("a", TEXT[:60]), request("b", TEXT[5:15])
     run(recent, a, 20)
-    held = recent.worker.live["a"].stored
-    assert 0 < held < 60
+    assert recent.worker.live["a"].handed < 60
+    run(recent, b)
     recent.preempt(a)
-    for cache in recent.caches.values():
-        cache.fill_(float("nan"))
-    assert recent.matched(a) == held
-    step = recent.book.matched(a)
-    assert not recent.step((a, step, 60 - step)), recent.said
+    b.all_token_ids.append(1)
+    assert not recent.step((b, 10, 1)), recent.said
+    assert recent.matched(a) == 59  # of 60 tokens the last one is computed in any case
     a.all_token_ids.append(1)
-    assert not recent.step((a, 60, 1))
+    assert recent.matched(a) == 60
+    assert not recent.step((a, 60, 1)), recent.said
     recent.stop()
+
+
+class Held:
+    """Holds up what a worker sends, until it is let go."""
+
+    def __init__(self, worker, monkeypatch):
+        self.go, self.error, self.real = threading.Event(), None, worker.put
+        monkeypatch.setattr(worker, "put", self.put)
+
+    def put(self, *arguments):
+        assert self.go.wait(60)
+        if self.error:
+            raise self.error
+        self.real(*arguments)
+
+
+def test_a_step_does_not_wait_for_rows_that_leave(cluster, small, monkeypatch):
+    """Nothing arrives, and steps go on until the window moves past what has left; that one waits, and goes on when it has arrived."""
+    recent = Engine(cluster, keep=small)
+    held = Held(recent.worker, monkeypatch)
+    a = request("a", TEXT[:small])
+    run(recent, a)
+    steps = 0
+    while recent.window - 1 >= len(a.all_token_ids):
+        a.all_token_ids.append(TEXT[len(a.all_token_ids)])
+        assert not recent.step((a, len(a.all_token_ids) - 1, 1)), recent.said
+        steps += 1
+    live = recent.worker.live["a"]
+    assert steps == BATCH + 1 and live.handed >= 3 * 8 and live.stored == 0
+    a.all_token_ids.append(1)
+    waiting = threading.Thread(target=lambda: failed.append(recent.step((a, len(a.all_token_ids) - 1, 1))))
+    failed = []
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    held.go.set()
+    waiting.join(60)
+    assert failed == [set()] and live.stored == 8
+    recent.stop()
+
+
+def test_an_error_comes_with_the_next_step_of_its_request(cluster, small, monkeypatch):
+    """And with no other one's."""
+    recent = Engine(cluster, keep=small)
+    held = Held(recent.worker, monkeypatch)
+    a, b = request("a", TEXT[:30]), request("b", TEXT[5:15])
+    run(recent, a)
+    run(recent, b)
+    held.error = banyan.DataLoss("gone")
+    held.go.set()
+    wait_for(lambda: recent.worker.live["a"].lane.error)
+    for r in (a, b):
+        r.all_token_ids.append(1)
+    assert recent.step((a, 30, 1), (b, 10, 1)) == {"a"}
+    b.all_token_ids.append(1)
+    assert not recent.step((b, 11, 1))
+    recent.stop()
+
+
+def test_a_request_that_ends_while_rows_leave(cluster, client, small, monkeypatch):
+    """A session without a name is gone, though its rows came after it was deleted; one with a name is whole before it is looked up."""
+    recent = Engine(cluster, keep=small)
+    held = Held(recent.worker, monkeypatch)
+    a, b = request("a", TEXT[:50]), request("b", TEXT[3:50], "stays")
+    for r in (a, b):
+        run(recent, r, 30)
+        recent.end(r)
+    again = request("again", TEXT[3:50], "stays")
+    assert recent.matched(again) is None
+    held.go.set()
+    assert run(recent, again) == 46
+    recent.end(again)
+    wait_for(lambda: [info.name for info in client.sessions()] == ["stays"])
+    recent.stop()
+    assert client.open("stays").info().length == 47
+    client.open("stays").delete()
+
+
+def test_an_engine_that_is_stopped(engine, cluster, small):
+    """What lasts is whole, though its request was not over."""
+    recent = Engine(cluster, keep=small)
+    run(recent, request("a", TEXT[:70], "stopped"))
+    recent.stop()
+    assert run(engine, request("b", TEXT[:80], "stopped")) == 70
+
+
+def test_what_is_on_its_way_is_bounded():
+    said, sent, begun, go = [], [], [], threading.Event()
+
+    def load(lane, end, size=40, error=None):
+        def send():
+            begun.append((lane, end))
+            assert go.wait(60)
+            if error:
+                raise error
+            sent.append((lane, end))
+
+        return Load(end, size, send)
+
+    leaving = Leaving(said.append, most=100, threads=2)
+    a, b = Lane(), Lane()
+    leaving.hand(a, load("a", 1), 60)
+    leaving.hand(a, load("a", 2), 60)
+    with pytest.raises(banyan.DeadlineExceeded, match="has not taken"):
+        leaving.hand(b, load("b", 1), 0.05)
+    with pytest.raises(banyan.DeadlineExceeded, match="have not reached"):
+        leaving.wait(a, 1, 0.05)
+    go.set()
+    leaving.hand(b, load("b", 1, 1000), 60)  # alone, however large it is
+    leaving.wait(b, 1, 60)
+    leaving.wait(a, 2, 60)
+    assert [entry for entry in sent if entry[0] == "a"] == [("a", 1), ("a", 2)]
+    go.clear()
+    leaving.hand(a, load("a", 3, error=banyan.DataLoss("x")), 60)
+    leaving.hand(a, load("a", 4), 60)
+    go.set()
+    for call in (lambda: leaving.wait(a, 4, 60), lambda: leaving.hand(a, load("a", 5), 60)):
+        with pytest.raises(banyan.DataLoss):
+            call()
+    over = []
+    assert not leaving.end(a, lambda: over.append("a"), drop=False)
+    go.clear()
+    leaving.hand(b, load("b", 2), 60)
+    leaving.hand(b, load("b", 3), 60)
+    wait_for(lambda: ("b", 2) in begun)
+    assert leaving.end(b, lambda: over.append("b"), drop=True)
+    assert not leaving.ended(b)
+    go.set()
+    assert leaving.ended(a, 60) and leaving.ended(b, 60)
+    leaving.stop(60)
+    assert sorted(over) == ["a", "b"] and ("b", 3) not in begun and ("a", 4) not in begun and not said
+
+
+def test_many_lanes_and_few_threads():
+    """Each in its order, whatever the others do; nothing is lost."""
+    leaving, sent = Leaving([].append, most=1000, threads=3), []
+    lanes = [Lane() for _ in range(20)]
+    for end in range(1, 30):
+        for i, lane in enumerate(lanes):
+            leaving.hand(lane, Load(end, 7, lambda i=i, end=end: sent.append((i, end))), 60)
+    for lane in lanes:
+        leaving.wait(lane, 29, 60)
+    leaving.stop(60)
+    assert all([end for j, end in sent if j == i] == list(range(1, 30)) for i in range(20))

@@ -78,7 +78,7 @@ _TYPES = ("auto", "float16", "bfloat16", "float32")
 
 
 def refusals(config: Any) -> list[str]:
-    """Why a VllmConfig cannot be served exactly: a sentence a reason; empty: it can."""
+    """Why a VllmConfig cannot be served exactly: a sentence a reason; empty: it can. AttributeError: it lacks what is looked at."""
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
     found = []
 
@@ -93,19 +93,19 @@ def refusals(config: Any) -> list[str]:
     )
     refuse(parallel.pipeline_parallel_size > 1, "pipeline parallelism (--pipeline-parallel-size 1): a session's layers are in one process")
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-        refuse(getattr(parallel, name, 1) > 1, f"{name.replace('_', ' ')} {getattr(parallel, name, 1)}: Banyan itself divides the context")
-    refuse(getattr(parallel, "use_ubatching", False), "micro-batches (--enable-dbo): they have not been tried")
+        refuse(getattr(parallel, name) > 1, f"{name.replace('_', ' ')} {getattr(parallel, name)}: Banyan itself divides the context")
+    refuse(parallel.use_ubatching, "micro-batches (--enable-dbo): they have not been tried")
     refuse(config.speculative_config is not None, "speculative decoding: it has not been tried")
     refuse(model.runner_type != "generate", f"the runner '{model.runner_type}': only text generation is served")
-    refuse(getattr(model, "is_encoder_decoder", False), "an encoder: keys of cross-attention have no positions in a session")
+    refuse(model.is_encoder_decoder, "an encoder: keys of cross-attention have no positions in a session")
     refuse(
-        getattr(model, "is_hybrid", False) or getattr(model, "has_inner_state", False),
+        model.is_hybrid or model.has_inner_state,
         "a model with a state (Mamba, convolutions): sessions hold keys and values only",
     )
-    refuse(getattr(model, "is_mm_prefix_lm", False), "images whose tokens see each other in both directions")
+    refuse(model.is_mm_prefix_lm, "images whose tokens see each other in both directions")
     refuse(getattr(model.hf_text_config, "attention_chunk_size", None), "attention in chunks (Llama 4): it has not been tried")
     refuse(
-        getattr(config.scheduler_config, "async_scheduling", False),
+        config.scheduler_config.async_scheduling,
         "asynchronous scheduling (--no-async-scheduling): a step's tokens must be there when it begins",
     )
     transfer = config.kv_transfer_config
@@ -118,6 +118,9 @@ def refusals(config: Any) -> list[str]:
 
 def check(config: Any) -> None:
     """Raises Refused with all reasons."""
-    found = refusals(config)
+    try:
+        found = refusals(config)
+    except AttributeError as error:  # what would have to be refused cannot be seen
+        raise Refused(f"banyan: this vLLM's configuration is another one than the plug-in was written for: {error}") from None
     if found:
         raise Refused("banyan: this configuration is not served. " + ". ".join(reason[0].upper() + reason[1:] for reason in found) + ".")

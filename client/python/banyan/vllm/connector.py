@@ -63,7 +63,9 @@ class BanyanConnector(KVConnectorBase_V1, SupportsHMA):
             marks = Marks(vllm_config)
             if not marks.lasting:
                 logger.warning("Banyan: the weights come from no files here: sessions of this process cannot be resumed by another")
-            self._book = Book(settings, lambda request: marks.of_request(request.lora_request), ranks, secrets.token_hex(3), _warn, keep)
+            self._book = Book(
+                settings, lambda request: marks.of_request(request.lora_request), ranks, secrets.token_hex(3), _warn, keep, forward.leaving
+            )
         else:
             self._worker = Worker(settings, lambda: layers_of(vllm_config), kv_dtype(vllm_config), _rank(ranks), ranks, _warn, keep)
             forward.use(self._worker)
@@ -121,6 +123,7 @@ class BanyanConnector(KVConnectorBase_V1, SupportsHMA):
         pass
 
     def build_connector_meta(self, scheduler_output: Any) -> Meta:
+        assert self._book is not None
         out, rows = scheduler_output, []
         for new in out.scheduled_new_reqs:
             rows.append(self._row(out, new.req_id, new.num_computed_tokens, new.block_ids, True))
@@ -128,7 +131,10 @@ class BanyanConnector(KVConnectorBase_V1, SupportsHMA):
         for i, request in enumerate(cached.req_ids):
             fresh = request in cached.resumed_req_ids
             rows.append(self._row(out, request, cached.num_computed_tokens[i], cached.new_block_ids[i] or (), fresh))
-        return Meta(Step(rows, list(out.finished_req_ids)))
+        preempted = sorted(out.preempted_req_ids or ())
+        for request in preempted:
+            self._book.preempted(request)
+        return Meta(Step(rows, list(out.finished_req_ids), preempted))
 
     def _row(self, out: Any, request: str, start: int, blocks: Any, fresh: bool) -> Any:
         assert self._book is not None

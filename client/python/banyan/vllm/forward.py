@@ -182,6 +182,11 @@ def finish(request: str) -> None:
         _forward.worker.finish(request)
 
 
+def leaving(name: str, seconds: float) -> bool:
+    """Worker.leaving; of a worker in another process nothing is seen here: it waits itself, when the session is opened."""
+    return _forward is not None and _forward.worker.leaving(name, seconds)
+
+
 def attend(name: str, rows: Any, query: torch.Tensor, key: Any, value: Any, output: torch.Tensor) -> None:
     """Of the layer of this name; see Forward.attend."""
     mine = _forward

@@ -109,7 +109,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook(_OUTPUT, "CachedRequestData.__init__", ("req_ids", "resumed_req_ids", "new_block_ids", "num_computed_tokens")),
     Hook(
         _OUTPUT, "SchedulerOutput.__init__",
-        ("scheduled_new_reqs", "scheduled_cached_reqs", "num_scheduled_tokens", "finished_req_ids"),
+        ("scheduled_new_reqs", "scheduled_cached_reqs", "num_scheduled_tokens", "finished_req_ids", "preempted_req_ids"),
     ),
     Hook("vllm.v1.request", "Request.__init__", ("request_id", "prompt_embeds", "mm_features", "lora_request", "cache_salt", "session_id")),
     Hook("vllm.v1.request", "Request.num_tokens"),

@@ -7,30 +7,35 @@ A request's life here:
                     │                        │
                     └──────── failed ◀───────┘     its rows are zeros, its blocks are reported, the scheduler ends it
 
+Where recent tokens stay in the engine (window.py), their rows are handed over after a forward, and threads send them (leaving.py);
+a session is then created by the first of them.
+
 Nothing in here raises for the cluster's sake: an exception in a step ends the engine, an error of the cluster one request.
 """
 
 from __future__ import annotations
 
-import queue
+import functools
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import tokens
 from ..client import Client, Session
-from ..errors import AlreadyExists, FailedPrecondition
-from ..spec import difference
+from ..errors import BanyanError, DeadlineExceeded, FailedPrecondition
 from .config import Settings
 from .layers import Layer, Model, model_of
-from .names import of_rank
+from .leaving import Lane, Leaving, Load
+from .opening import Opening
 from .retry import Deadline, connect, persist
 from .steps import Row, Step
-from .window import stored_after
+from .window import handed_after, stored_before
 
 if TYPE_CHECKING:
     from .recent import Recent
+
+STOP = 5.0  # seconds that an engine which is ended waits for what is on its way
 
 
 @dataclass(eq=False)
@@ -38,9 +43,11 @@ class Live:
     """A request that the worker has rows of.
 
     Attributes:
-        stored: tokens that its session has in all layers.
+        stored: tokens that its session has in all layers, and that are attended there.
         recent: ids of the tokens behind these that are in the engine's blocks.
-        pending: the row that says how its session is come by, where nothing has left for that yet.
+        handed: tokens that its session has, or that are on their way to it.
+        lane: of these.
+        pending: the row that says how its session is come by, where nothing has arrived there yet.
         lasts: its session stays at the end.
         start, tokens, mark: of the step at hand.
         incarnation: of its session as this worker left it: another one means that another client has truncated it.
@@ -53,6 +60,8 @@ class Live:
     session: Session | None = None
     stored: int = 0
     recent: list[int] = field(default_factory=list)
+    handed: int = 0
+    lane: Lane = field(default_factory=Lane)
     pending: Row | None = None
     lasts: bool = False
     start: int = 0
@@ -63,32 +72,8 @@ class Live:
     failed: str = ""
 
 
-class Closer:
-    """Closes handles of sessions in a thread of its own: that takes a round trip, which no step waits for."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def close(self, session: Session) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="banyan-closer", daemon=True)
-            self._thread.start()
-        self._queue.put(session)
-
-    def _run(self) -> None:
-        while (session := self._queue.get()) is not None:
-            session.close()
-
-    def stop(self) -> None:
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join(5)
-            self._thread = None
-
-
 class Worker:
-    """Of one rank. All but its closer runs in the thread of the model's forward.
+    """Of one rank. All but what closes and sends runs in the thread of the model's forward.
 
     Args:
         settings: the environment.
@@ -104,10 +89,13 @@ class Worker:
         keep: int = 0,
     ) -> None:  # fmt: skip
         self.settings, self.keep = settings, keep
-        self._layers, self._dtype, self._rank, self._ranks, self._log = layers, dtype, rank, ranks, log
+        self._layers, self._dtype, self._log = layers, dtype, log
+        self._connecting = threading.Lock()
         self._client: Client | None = None
         self._model: Model | None = None
-        self._closer = Closer()
+        self._leaving = Leaving(log)
+        self._opening = Opening(lambda: self.client, lambda: self.model, rank, ranks)
+        self._ending: dict[str, Lane] = {}  # of lasting sessions whose request is over, by name
         self.live: dict[str, Live] = {}
         self.by_block: dict[int, Live] = {}
         self.recent: Recent | None = None  # where tokens stay in the engine: set when its blocks are there
@@ -118,9 +106,10 @@ class Worker:
 
     @property
     def client(self) -> Client:
-        if self._client is None or self._client.closed:
-            self._client = connect(self.settings)
-        return self._client
+        with self._connecting:
+            if self._client is None or self._client.closed:
+                self._client = connect(self.settings)
+            return self._client
 
     @property
     def model(self) -> Model:
@@ -131,9 +120,11 @@ class Worker:
     # ---- a step ----
 
     def begin(self, step: Step) -> None:
-        """Before the forward. Blocks for sessions that are opened, truncated, forked or filled."""
+        """Before the forward. Blocks for sessions that are opened, truncated or forked, and for rows that the window moves past."""
         self.stepping = True
         self._here, self._strange, self._patience = {}, set(), Deadline(self.settings.retry_s)
+        for request in step.preempted:
+            self._preempted(request)
         over = [live for live in map(self._over, step.ended) if live is not None]
         for row in step.rows:
             self._announce(row)
@@ -157,14 +148,41 @@ class Worker:
         """The request's blocks are still as they were: what is only in them leaves now, if its session stays."""
         live = self.live.pop(request, None)
         if live is not None:
+            if live.lasts:
+                self._hand_all(live)
             self._disown(live)
-            if live.lasts and live.recent and not live.failed:
-                self.store(live, live.stored + len(live.recent))
         return live
 
     def _let_go(self, live: Live) -> None:
-        if live.session is not None:
-            self._closer.close(live.session)
+        """What it still has to get is sent, or dropped, and its handle closed: in a thread, since that takes round trips."""
+        if live.lasts and self.keep:
+            self._ending = {name: lane for name, lane in self._ending.items() if not self._leaving.ended(lane)}
+            self._ending[live.name] = live.lane
+        self._leaving.end(live.lane, functools.partial(self._closed, live), drop=not live.lasts)
+
+    def _closed(self, live: Live) -> None:
+        """In a thread, when nothing more comes for the session."""
+        if live.session is None:
+            return
+        try:
+            if self.keep and not live.lasts:  # the scheduler's side may have deleted it before its first rows made it
+                live.session.delete()
+        except BanyanError:  # it is gone, or its time to live ends it
+            pass
+        live.session.close()
+
+    def leaving(self, name: str, seconds: float = 0.0) -> bool:
+        """Whether rows of a request that is over are still on their way to this session; waits so long for them. Thread-safe."""
+        lane = self._ending.get(name)
+        return lane is not None and not self._leaving.ended(lane, seconds)
+
+    def _preempted(self, request: str) -> None:
+        """Its blocks are given to others with this step: what is in them leaves now, and is there when the request goes on."""
+        live = self.live.get(request)
+        if live is not None:
+            self._hand_all(live)
+            self._disown(live)
+            live.table = []
 
     def _disown(self, live: Live) -> None:
         for block in live.table:
@@ -195,25 +213,40 @@ class Worker:
         if row.opens and self._patience.left <= 0:
             return self.fail(live, "the cluster has not answered for other requests of this step")
         try:
+            if row.opens and self.leaving(row.name, self._patience.left):
+                raise DeadlineExceeded(f"rows of an earlier request have not reached session {row.name}")
             if row.opens == "create" and self.keep:
                 live.pending = row  # until something leaves for it
             elif row.opens:
                 self._open(live, row)
-            elif live.stored + len(live.recent) != row.start:
+            elif self.keep:
+                self._move(live, row.start if row.fresh else stored_before(live.stored, row.start, self.settings.window))
+            if live.stored + len(live.recent) != row.start:
                 self._cut(live, row.start)
         except Exception as error:  # the cluster's, or a mistake: this request's alone
             self.fail(live, error)
 
     def _open(self, live: Live, row: Row) -> None:
-        live.session = self._opened(row)
-        live.stored, live.incarnation, live.pending = row.start, self._incarnation(live.session), None
+        parent: Live | None = None
+        if row.opens == "fork":
+            parent = next((other for other in self.live.values() if other.name == row.parent), None)
+            if parent is None or parent.failed:
+                raise FailedPrecondition(f"the request that computes the same prompt has failed (session {row.parent})")
+            if self.keep:
+                self._leaving.wait(parent.lane, row.start, self._patience.left)
+        self._opened(live, row, None if parent is None else parent.session, self._patience)
+        live.stored, live.handed, live.lane = row.start, row.start, Lane(row.start)
+
+    def _opened(self, live: Live, row: Row, parent: Session | None, deadline: Deadline) -> None:
+        live.session, live.incarnation = self._opening.open(row, parent, deadline)
 
     def _cut(self, live: Live, length: int) -> None:
         session = live.session
         if live.recent or live.stored < length or session is None:
             raise FailedPrecondition(f"session {live.name} has {live.stored} tokens, {length} are counted upon")
         persist(lambda: session.truncate(length), self._patience)
-        live.stored, live.incarnation = length, self._incarnation(session)
+        live.incarnation = self._opening.incarnation(session, self._patience)
+        live.stored, live.handed, live.lane = length, length, Lane(length)
 
     # ---- what leaves the engine's blocks ----
 
@@ -225,85 +258,53 @@ class Worker:
             live.stored = live.start + len(live.tokens)
 
     def spill(self) -> None:
-        """After a forward: rows that the next step could push out leave for the cluster."""
+        """After a forward: rows that a later step could push out are handed over."""
         for live in list(self._here.values()) if self.keep else []:
             if not live.failed:
-                self.store(live, stored_after(live.stored, live.stored + len(live.recent), self.keep))
+                self._hand(live, handed_after(live.handed, live.stored + len(live.recent), self.keep))
 
-    def store(self, live: Live, end: int) -> None:
-        """The session gets the tokens up to `end` from the engine's blocks."""
-        if end <= live.stored:
+    def _move(self, live: Live, line: int) -> None:
+        """Tokens up to the line are attended in the cluster from now on. Blocks until they are there."""
+        if line <= live.stored:
+            if live.lane.error is not None:
+                raise live.lane.error
             return
+        self._leaving.wait(live.lane, line, self._patience.left)
+        del live.recent[: line - live.stored]
+        live.stored = line
+
+    def _hand_all(self, live: Live) -> None:
+        if self.keep and not live.failed:
+            self._hand(live, live.stored + len(live.recent))
+
+    def _hand(self, live: Live, end: int) -> None:
+        """Copies of the rows up to `end` leave for the session. Blocks only where too much is on its way."""
+        begin, recent, model = live.handed, self.recent, self.model
+        if end <= begin:
+            return
+        assert recent is not None
         try:
-            if live.pending is not None:
-                self._open(live, live.pending)
-            self._send(live, end)
+            ids = live.recent[begin - live.stored : end - live.stored]
+            said = tokens.rows_of(ids, live.mark, model.spec.kv_type)
+            rows = [(model.token_layer, said, said)]
+            for name, index in model.number.items():
+                found = recent.rows(name, live, begin, end, model.spec.kv_type)
+                if found is not None:
+                    rows.append((index, *found))
+            size = sum(k.nbytes + (0 if v is None else v.nbytes) for _, k, v in rows)
+            self._leaving.hand(live.lane, Load(end, size, functools.partial(self._send, live, begin, rows)), self.settings.retry_s)
+            live.handed = end
         except Exception as error:
             self.fail(live, error)
 
-    def _send(self, live: Live, end: int) -> None:
-        session, begin, model, recent = live.session, live.stored, self.model, self.recent
-        assert session is not None and recent is not None
-        said = tokens.rows_of(live.recent[: end - begin], live.mark, model.spec.kv_type)
-        self.put(session, model.token_layer, begin, said, said)
-        for name, index in model.number.items():
-            rows = recent.rows(name, live, begin, end, model.spec.kv_type)
-            if rows is not None:
-                self.put(session, index, begin, *rows)
-        del live.recent[: end - begin]
-        live.stored = end
-
-    def _incarnation(self, session: Session) -> int:
-        return persist(session.info, self._patience).incarnation
-
-    # ---- sessions ----
-
-    def _opened(self, row: Row) -> Session:
-        how = {"create": self._created, "resume": self._resumed, "fork": self._forked}.get(row.opens)
-        if how is None:
-            raise FailedPrecondition(f"the session of {row.request} was closed")
-        return persist(lambda: how(row), self._patience)
-
-    def _own(self, name: str) -> str:
-        return of_rank(name, self._rank, self._ranks)
-
-    def _checked(self, name: str) -> Session:
-        session = self.client.open(self._own(name))
-        why = difference(session.spec, self.model.spec)
-        if why:
-            session.close()
-            raise FailedPrecondition(f"session {name} is another model's: {why}")
-        return session
-
-    def _created(self, row: Row) -> Session:
-        spec = replace(self.model.spec, idle_ttl=row.ttl_s)
-        try:
-            return self.client.create(spec, self._own(row.name))
-        except AlreadyExists:  # an earlier attempt has made it, or what it has does not count
-            session = self._checked(row.name)
-            if any(session.info().layer_lengths):
-                session.truncate(0)
-            return session
-
-    def _resumed(self, row: Row) -> Session:
-        session = self._checked(row.name)
-        info = session.info()
-        if info.length < row.start or (row.seen and row.seen[self._rank] != info.incarnation):
-            session.close()
-            raise FailedPrecondition(f"session {row.name} was changed by another client since its tokens were read: ask again")
-        persist(
-            lambda: session.truncate(row.start), self._patience
-        )  # even where it has no more: a truncate of a process that has ended cannot come after it
-        return session
-
-    def _forked(self, row: Row) -> Session:
-        parent = next((live for live in self.live.values() if live.name == row.parent), None)
-        if parent is None or parent.session is None or parent.failed:
-            raise FailedPrecondition(f"the request that computes the same prompt has failed (session {row.parent})")
-        try:
-            return parent.session.fork(row.start, self._own(row.name))
-        except AlreadyExists:  # an earlier attempt has made it
-            return self._resumed(row)
+    def _send(self, live: Live, begin: int, rows: list[tuple[int, Any, Any]]) -> None:
+        """In a thread: rows of each layer, from position `begin` on."""
+        if live.pending is not None:
+            self._opened(live, live.pending, None, Deadline(self.settings.retry_s))
+            live.pending = None
+        assert live.session is not None
+        for index, k, v in rows:
+            self.put(live.session, index, begin, k, v)
 
     # ---- rows ----
 
@@ -345,6 +346,9 @@ class Worker:
         persist(once, Deadline(self.settings.retry_s))
 
     def stop(self) -> None:
-        self._closer.stop()
+        """Disconnects, when what lasts has left: blocks for that some seconds at most."""
+        for request in list(self.live) if self.keep else []:
+            self.finish(request)
+        self._leaving.stop(STOP)
         if self._client is not None:
             self._client.close()

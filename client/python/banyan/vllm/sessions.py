@@ -33,10 +33,11 @@ from .layers import holds_tokens
 from .names import of_rank, wish
 from .retry import Deadline, connect, passing, persist
 from .steps import Row
-from .window import stored_after
+from .window import handed_after
 
 AWAY = 1.0  # seconds after a look-up that has failed in which others are not tried: each would hold the engine up
 READ = 1 << 16  # tokens of a call that reads them
+SOON = 0.005  # seconds that an idle engine waits before it asks again whether a session is there
 SHARED = 32  # tokens that a prompt must have for a request to wait for another one of the same: fewer are computed again
 
 
@@ -51,7 +52,7 @@ class Entry:
         matched: tokens of the prompt that are there; None: not known yet.
         parent: the session that it forks; "": none.
         computed: tokens that were computed, or there, after the last step that was scheduled.
-        held: of these, how many its session has: all, where none stay in the engine.
+        held: of these, how many its session has, or is about to get: all, where none stay in the engine.
         begun: a worker has been given a row of it.
         private: its tokens do not say what it was computed from (images, embeddings): nothing is shared.
         refused: why it is not served; "": it is.
@@ -126,13 +127,15 @@ class Book:
         engine: makes names of this engine's sessions its own.
         log: takes a sentence.
         keep: tokens of a request that stay in the engine after a step (window.py); 0: none.
+        leaving: whether rows of an earlier request are on their way to the session of this name; waits so many seconds for them.
     """
 
     def __init__(
-        self, settings: Settings, mark_of: Callable[[Any], int], ranks: int, engine: str, log: Callable[[str], None], keep: int = 0
-    ) -> None:
+        self, settings: Settings, mark_of: Callable[[Any], int], ranks: int, engine: str, log: Callable[[str], None], keep: int = 0,
+        leaving: Callable[[str, float], bool] = lambda name, seconds: False,
+    ) -> None:  # fmt: skip
         self._settings, self._mark_of, self._ranks, self._engine, self._log = settings, mark_of, ranks, engine, log
-        self._keep = keep
+        self._keep, self._leaving = keep, leaving
         self._client: Client | None = None
         self._entries: dict[str, Entry] = {}
         self._made = 0
@@ -194,7 +197,8 @@ class Book:
         if entry.lasts:
             busy = next((e for e in others if e.name == entry.name and e.lasts), None)
             if busy is None:
-                entry.matched = self._looked_up(entry)
+                # What an earlier request left is on its way: another step may be made meanwhile, if there is one to make.
+                entry.matched = None if self._leaving(entry.name, 0.0 if others else SOON) else self._looked_up(entry)
                 return entry.matched
             entry.asked, entry.lasts, entry.name = entry.name, False, self._new_name()  # one request at a time goes on with a session
             return self._fork_of(entry, busy)
@@ -300,11 +304,17 @@ class Book:
             parent = entry.parent if start else ""
         entry.parent = ""
         entry.computed = start + len(ids)
-        entry.held = stored_after(entry.held, entry.computed, self._keep)
+        entry.held = handed_after(entry.held, entry.computed, self._keep)
         return Row(
             request.request_id, entry.name, start, ids, blocks, fresh, entry.mark, opens, parent, entry.lasts,
             tuple(entry.seen) if opens == "resume" else (), entry.ttl_s, entry.refused,
         )  # fmt: skip
+
+    def preempted(self, request: str) -> None:
+        """Its blocks are lost: what was in them alone goes to its session (live.py), from where it goes on."""
+        entry = self._entries.get(request)
+        if entry is not None:
+            entry.held = entry.computed
 
     def ended(self, request: Any) -> dict[str, Any] | None:
         """The request is over. What its answer says about its session; None: it has none that lasts."""

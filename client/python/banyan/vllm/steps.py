@@ -43,7 +43,8 @@ class Row:
 
 @dataclass
 class Step:
-    """rows: of requests that compute; ended: requests that are over since the last step."""
+    """rows: of requests that compute; ended: requests that are over since the last step; preempted: that lose their blocks with it."""
 
     rows: list[Row] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)

@@ -57,7 +57,8 @@ class Engine:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["preload"])
         self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, environment, arguments))
+        self._rows = context.Value("q", 0, lock=False)
+        self.process = context.Process(target=_serve, args=(theirs, self._rows, environment, arguments))
         self.process.start()
         theirs.close()
         self.answer()
@@ -97,6 +98,12 @@ class Engine:
         outputs: list[Output] = self.call("generate", prompts, n, **more)
         return outputs
 
+    def rows(self) -> int:
+        """Tokens that Banyan's engine was to compute since its start, of prompts and of answers, each as often as it was; also while
+        it is at work.
+        """
+        return int(self._rows.value)
+
     def metrics(self) -> dict[str, float]:
         """_Work.metrics."""
         found: dict[str, float] = self.call("metrics")
@@ -129,13 +136,19 @@ class _Work:
         from vllm import LLM
 
         self.llm = LLM(**arguments)
+        self._adapters: dict[Path, int] = {}
 
     def generate(
         self, prompts: list[list[int]], n: int, *, params: list[dict[str, Any]] | dict[str, Any] | None = None, logprobs: int | None = 4,
         prompt_logprobs: int | None = None, sequences: int = 1, salt: str | None = None, temperature: float = 0.0,
+        adapter: Path | None = None,
     ) -> list[Output]:  # fmt: skip
-        """n tokens a prompt, all prompts at once. params: kv_transfer_params of each, or of all."""
+        """n tokens a prompt, all prompts at once. params: kv_transfer_params of each, or of all; adapter: a folder with a LoRA."""
         from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
+
+        number = 0 if adapter is None else self._adapters.setdefault(adapter, len(self._adapters) + 1)
+        lora = None if adapter is None else LoRARequest(adapter.name, number, str(adapter))
 
         each = params if isinstance(params, list) else [params] * len(prompts)
         sampling = [
@@ -146,7 +159,7 @@ class _Work:
             for said in each
         ]  # fmt: skip
         asked = [{"prompt_token_ids": prompt} | ({"cache_salt": salt} if salt else {}) for prompt in prompts]
-        return [out for request in self.llm.generate(asked, sampling, use_tqdm=False) for out in _outputs(request)]
+        return [out for request in self.llm.generate(asked, sampling, use_tqdm=False, lora_request=lora) for out in _outputs(request)]
 
     def metrics(self) -> dict[str, float]:
         """vLLM's counters and gauges, by name and by the label that divides them."""
@@ -160,6 +173,14 @@ class _Work:
 
     def blocks(self) -> int:
         return int(self.llm.llm_engine.vllm_config.cache_config.num_gpu_blocks or 0)
+
+    def rope(self) -> Any:
+        """[positions, dims]: cosines and sines of its rotary embedding, as a NumPy array."""
+
+        def of(model: Any) -> Any:
+            return next(part.cos_sin_cache for part in model.modules() if hasattr(part, "cos_sin_cache")).double().numpy()
+
+        return self.llm.apply_model(of)[0]
 
     def resident(self) -> int:
         """Bytes of this process that lie in memory."""
@@ -191,10 +212,25 @@ def _outputs(request: Any) -> list[Output]:
     ]  # fmt: skip
 
 
-def _serve(pipe: Connection, environment: dict[str, str], arguments: dict[str, Any]) -> None:
+def _count(rows: Any) -> None:
+    """Adds to it what each step is to compute."""
+    from banyan.vllm.sessions import Book
+
+    real = Book.row
+
+    def row(book: Any, request: Any, start: int, ids: list[int], *more: Any) -> Any:
+        rows.value += len(ids)
+        return real(book, request, start, ids, *more)
+
+    Book.row = row  # type: ignore[method-assign]
+
+
+def _serve(pipe: Connection, rows: Any, environment: dict[str, str], arguments: dict[str, Any]) -> None:
     for name in [name for name in os.environ if name.startswith("BANYAN_") and name not in ("BANYAN_LIBRARY", "BANYAN_BIN")]:
         del os.environ[name]
     os.environ.update(environment)
+    if any(name in environment for name in ("BANYAN_ENDPOINT", "BANYAN_LOCAL")):
+        _count(rows)
     work: _Work | None = None
     asked: Any = ("start", (), {})
     while asked is not None:

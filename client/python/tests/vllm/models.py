@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models for the tests of banyan.vllm: random weights of seven families, and SmolLM2 with its real ones.
+"""Small models for the tests of banyan.vllm: random weights of eight families, and SmolLM2 with its real ones.
 
 models.py FOLDER FAMILY...     writes FOLDER/FAMILY
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 VOCABULARY = 1000
@@ -41,10 +43,19 @@ def _gemma3() -> Any:  # five layers with a window to one without
     return transformers.Gemma3TextConfig(**_COMMON, **_HEADS, **more, num_hidden_layers=6, max_position_embeddings=8192)
 
 
+def _gemma3n() -> Any:  # layers that read the keys of others
+    kinds = ["sliding_attention", "full_attention"] * 3
+    more = dict(sliding_window=WINDOW, layer_types=kinds, num_kv_shared_layers=2, laurel_rank=8, activation_sparsity_pattern=[0.0] * 6)
+    inputs = dict(vocab_size_per_layer_input=VOCABULARY, hidden_size_per_layer_input=16)
+    return transformers.Gemma3nTextConfig(**_COMMON, **_HEADS, **more, **inputs, num_hidden_layers=6, max_position_embeddings=8192)
+
+
 def _gptoss() -> Any:  # sinks, windows, experts
     heads = _HEADS | dict(head_dim=64, intermediate_size=128)
     more = dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)
-    return transformers.GptOssConfig(**_COMMON, **heads, **more, num_hidden_layers=4, max_position_embeddings=8192)
+    # With weights of 0.2 its experts make float32's rounding a thousand times as large: plain vLLM is then 8e-4 from float64.
+    common = _COMMON | dict(initializer_range=0.1)
+    return transformers.GptOssConfig(**common, **heads, **more, num_hidden_layers=4, max_position_embeddings=8192)
 
 
 def _bloom() -> Any:  # ALiBi
@@ -67,6 +78,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "qwen3": _qwen3,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma3n": _gemma3n,
     "gptoss": _gptoss,
     "bloom": _bloom,
     "deepseek": _deepseek,
@@ -95,6 +107,23 @@ def make(folder: Path, name: str, dtype: torch.dtype = torch.float32, seed: int 
     if not (path / "config.json").is_file():
         torch.manual_seed(seed)
         AutoModelForCausalLM.from_config((FAMILIES | OTHERS)[name](), dtype=dtype).save_pretrained(path)
+    return path
+
+
+def adapter(path: Path, seed: int, rank: int = 8) -> Path:
+    """A LoRA of _llama's q and v, of random weights."""
+    torch.manual_seed(seed)
+    config = _llama()
+    tensors = {}
+    for layer in range(config.num_hidden_layers):
+        for name, heads in (("q_proj", config.num_attention_heads), ("v_proj", config.num_key_value_heads)):
+            where = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            tensors[f"{where}.lora_A.weight"] = 0.2 * torch.randn(rank, config.hidden_size)
+            tensors[f"{where}.lora_B.weight"] = 0.2 * torch.randn(heads * config.head_dim, rank)
+    path.mkdir()
+    save_file(tensors, path / "adapter_model.safetensors")
+    said = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["q_proj", "v_proj"], "bias": "none"}
+    (path / "adapter_config.json").write_text(json.dumps(said))
     return path
 
 
