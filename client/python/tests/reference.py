@@ -7,7 +7,8 @@ import numpy as np
 
 
 def attend(q, k, v, first, scale=None, window=0, soft_cap=0.0, sinks=None, visible=None):
-    """q [rows, q_heads, dim], k and v [tokens, kv_heads, dim] -> o [rows, q_heads, v_dim], lse [rows, q_heads]."""
+    """q [rows, q_heads, dim], k and v [tokens, kv_heads, dim] -> o [rows, q_heads, v_dim], lse [rows,
+    q_heads]."""
     q, k, v = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
     rows, heads, dim = q.shape
     group = heads // k.shape[1]

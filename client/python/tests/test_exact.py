@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact or refused, at every call: each answer is what one forward over the whole text gives, without a cache; or there is none."""
+"""Exact or refused, at every call: each answer is what one forward over the whole text gives, without a
+cache; or there is none."""
 
 from __future__ import annotations
 

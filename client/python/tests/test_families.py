@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logits of small random models over the service beside those of one forward of Transformers' eager attention, without a cache.
+"""Logits of small random models over the service beside those of one forward of Transformers' eager
+attention, without a cache.
 
-Here sizes are chosen for each family, and so are those that must be refused. walk.py goes over all families of the library.
-As a program it prints the lines of docs/MODELS.md on models that see images.
+Here sizes are chosen for each family, and so are those that must be refused. walk.py goes over all families
+of the library. As a program it prints the lines of docs/MODELS.md on models that see images.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def forward(model, cache, ids, blocks):
 
 
 def difference(client, family):
-    """The largest difference of a logit, over the largest logit; what the service holds; whether layers have states here."""
+    """The largest difference of a logit, over the largest logit; what the service holds; whether layers have
+    states here."""
     model = make(family, FAMILIES[family], "eager")
     with torch.no_grad():
         torch.manual_seed(2)

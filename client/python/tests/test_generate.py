@@ -242,7 +242,8 @@ def test_embeddings_instead_of_tokens(client, llama):
 
 
 def test_other_weights(client, llama):
-    """Refused before anything is fed: by the cache that was given the model, by generate() and by a forward of the config's."""
+    """Refused before anything is fed: by the cache that was given the model, by generate() and by a forward
+    of the config's."""
     _, ours = llama
     with torch.no_grad(), BanyanCache(ours, client, session="x") as cache:
         ours(prompt(), past_key_values=cache)
@@ -340,7 +341,8 @@ def test_an_interrupted_forward(client, llama):
 
 @pytest.mark.parametrize("given", ["model", "config"])
 def test_an_error_behind_the_last_layer(client, llama, given):
-    """Its tokens are not held: the same call again gives what it would have given. After Ctrl-C it is refused until that is clear."""
+    """Its tokens are not held: the same call again gives what it would have given. After Ctrl-C it is refused
+    until that is clear."""
     eager, ours = llama
     ids = prompt(1, 50)
 
@@ -450,7 +452,8 @@ def test_misuse(client, llama):
 
 
 def test_generate_with_what_the_session_holds(client, llama):
-    """All of it: the last token is fed again, for its logits. Less: refused, since what is held is no beginning of it."""
+    """All of it: the last token is fed again, for its logits. Less: refused, since what is held is no
+    beginning of it."""
     eager, ours = llama
     want = eager.generate(prompt(), max_new_tokens=NEW, do_sample=False)
     with torch.no_grad(), BanyanCache(ours, client, session="whole") as cache:

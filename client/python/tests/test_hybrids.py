@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of which a part has a state of its own (linear attention, convolutions), which stays in the client."""
+"""Models of which a part has a state of its own (linear attention, convolutions), which stays in the
+client."""
 
 from __future__ import annotations
 

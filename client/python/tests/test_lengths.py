@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks are one forward: models whose frequencies depend on the length, whose states are left out, whose window only caches have."""
+"""Blocks are one forward: models whose frequencies depend on the length, whose states are left out, whose
+window only caches have."""
 
 from __future__ import annotations
 
@@ -153,7 +154,8 @@ def test_longrope_in_two_threads(client, long):
 
 
 def test_longrope_in_forwards_of_the_callers(client, long):
-    """Each is one forward over the text up to there, whichever form that has; with padding that has positions, or none."""
+    """Each is one forward over the text up to there, whichever form that has; with padding that has
+    positions, or none."""
     eager, ours = long
     ids, mask = prompt(2, 64), torch.ones(2, 64, dtype=torch.long)
     mask[1, :5] = 0

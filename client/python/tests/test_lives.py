@@ -284,7 +284,8 @@ def test_a_guard_is_entered_again_by_the_thread_that_holds_it():
 
 
 def interrupted_at(n, call):
-    """Runs it, and raises KeyboardInterrupt before the n-th instruction of what it runs in Python. Whether there were so many."""
+    """Runs it, and raises KeyboardInterrupt before the n-th instruction of what it runs in Python. Whether
+    there were so many."""
     left = [n]
 
     def trace(frame, event, argument):
@@ -307,7 +308,8 @@ def interrupted_at(n, call):
 
 
 def test_an_interrupt_at_any_instruction_leaves_no_call_behind():
-    """Before, in and behind enter() and leave(): the guard is closed at once, and what it was given runs once."""
+    """Before, in and behind enter() and leave(): the guard is closed at once, and what it was given runs
+    once."""
     n = 0
     while True:
         guards, ends = [Guard("thing"), Guard("other thing")], []
@@ -410,7 +412,8 @@ def answered(call):
 
 @pytest.mark.parametrize("named", [False, True])
 def test_sessions_of_calls_that_timed_out(named, rng):
-    """Without a name they are deleted: they could never be reached. With one they stay: who repeats the call may have opened them."""
+    """Without a name they are deleted: they could never be reached. With one they stay: who repeats the call
+    may have opened them."""
     own = banyan.local_cluster(workers=1, memory="64M", threads=1)
     with own as cluster, cluster.connect() as watching, cluster.connect(timeout=0.5) as client:
         session, *_ = filled(client, rng, 10)

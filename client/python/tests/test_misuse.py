@@ -180,7 +180,8 @@ def test_reasons(client, family):
 
 
 def test_a_model_that_asks_whether_there_are_keys(client):
-    """Mllama does, of layers that read images. Text alone is served; images' keys are not what the service was made for."""
+    """Mllama does, of layers that read images. Text alone is served; images' keys are not what the service
+    was made for."""
     ours = zoo.make("mllama", prompt(2))
     want = zoo.whole(ours, prompt(2))
     ours.set_attn_implementation("banyan")

@@ -96,8 +96,8 @@ def test_two_tenants_do_not_see_each_other(rng, tmp_path):
 
 def test_a_worker_is_drained_and_used_again(rng):
     with banyan.local_cluster(2, worker_args=["--bandwidth", "8G"]) as cluster, cluster.connect() as client:
-        # One whole chunk each, and the next one placed ahead: chunks of which rows are not committed move when the
-        # ticket of the attach has ended.
+        # One whole chunk each, and the next one placed ahead: chunks of which rows are not committed move
+        # when the ticket of the attach has ended.
         sessions = [filled(client, rng, SPEC.chunk_tokens)[0] for _ in range(4)]
         holder = next(w.name for w in client.cluster().workers if w.chunks)
         q = queries(rng, 1)

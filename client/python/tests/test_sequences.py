@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of operations, drawn from a seed: each answer is that of a fresh eager model, or there is none and nothing has changed.
+"""Sequences of operations, drawn from a seed: each answer is that of a fresh eager model, or there is none
+and nothing has changed.
 
 BANYAN_SEQUENCES=N: how many (30). `python tests/test_sequences.py SEED` runs one and shows what it does.
 """

@@ -81,8 +81,8 @@ def test_a_floor(client, rng, tmp_path):
 
 
 def tensors_by_the_specification(path):
-    """What a file of safetensors holds, read with nothing of ours: 8 bytes with the header's length, the header (JSON:
-    types, shapes, and where in the rest the bytes are), the rest without a gap."""
+    """What a file of safetensors holds, read with nothing of ours: 8 bytes with the header's length, the
+    header (JSON: types, shapes, and where in the rest the bytes are), the rest without a gap."""
     raw = path.read_bytes()
     start = 8 + int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8:start].decode("utf-8"))

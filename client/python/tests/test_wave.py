@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long prompts as a wavefront: the same bits as one block after the other, really two at once, and what an error leaves."""
+"""Long prompts as a wavefront: the same bits as one block after the other, really two at once, and what an
+error leaves."""
 
 from __future__ import annotations
 

@@ -138,7 +138,8 @@ def test_a_resume_with_another_adapter(client, what):
 
 
 def test_adapters_that_do_not_count(client):
-    """One that is loaded and not active, and one that is switched off: the model is what it is without them."""
+    """One that is loaded and not active, and one that is switched off: the model is what it is without
+    them."""
     plain = fingerprint(models()[1])
     ours = adapted(models()[1], "one", "second")
     both = fingerprint(ours.get_base_model())
@@ -194,7 +195,8 @@ def test_a_look_costs_nothing(monkeypatch):
 
 
 def test_what_takes_the_cache_away(client):
-    """Prefix tuning gives the model a cache of its own; other prompts that are learnt stand before the text."""
+    """Prefix tuning gives the model a cache of its own; other prompts that are learnt stand before the
+    text."""
     for config in (peft.PrefixTuningConfig, peft.PromptTuningConfig):
         model = peft.get_peft_model(models()[1], config(num_virtual_tokens=4, task_type="CAUSAL_LM"))
         with pytest.raises(Refused, match="learnt prompt"):

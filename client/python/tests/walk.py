@@ -5,10 +5,11 @@
     python tests/walk.py --check         all families; says where the tables would be others, but for numbers
     python tests/walk.py FAMILY...       these, on standard output
 
-Each family's logits over the service are held against one forward of eager attention without any cache, over the same
-text: in one block, in two, token by token, resumed by another process, and with padding on the left. Where a model computes
-other logits for a text when more of it follows, each forward is held against one over the text up to its own end. Ends with
-code 1 where something is wrong, neither exact nor refused, or has changed.
+Each family's logits over the service are held against one forward of eager attention without any cache, over
+the same text: in one block, in two, token by token, resumed by another process, and with padding on the left.
+Where a model computes other logits for a text when more of it follows, each forward is held against one over
+the text up to its own end. Ends with code 1 where something is wrong, neither exact nor refused, or has
+changed.
 """
 
 from __future__ import annotations
@@ -59,9 +60,11 @@ class Found(NamedTuple):
         reason: why no model was made, or why it is refused however it is used; "" else.
         made: whether there is a model.
         holds: what the service holds of it.
-        ways: of each way the largest difference of a logit over the largest logit; or the reason why it is refused; or
+        ways: of each way the largest difference of a logit over the largest logit; or the reason why it is
+        refused; or
             the error that it ends with.
-        eager: the larger difference of eager attention with Transformers' own cache, in blocks and token by token. None: it
+        eager: the larger difference of eager attention with Transformers' own cache, in blocks and token by
+        token. None: it
             has no such cache, or fails.
     """
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tiny model of every causal family that the installed Transformers has: found by looking, no family is listed here.
+"""A tiny model of every causal family that the installed Transformers has: found by looking, no family is
+listed here.
 
-What a family's configuration is made of is read from its class. A field is made small by its name alone, with the same
-value for all families, and where a model cannot be made so, by one of a few other ways to choose heads and widths.
+What a family's configuration is made of is read from its class. A field is made small by its name alone, with
+the same value for all families, and where a model cannot be made so, by one of a few other ways to choose
+heads and widths.
 """
 
 from __future__ import annotations
@@ -110,7 +112,8 @@ def families() -> list[str]:
 
 
 def ropes() -> list[str]:
-    """Ways to scale rotary embeddings, as "llama/NAME": for a text that is longer than the model was made for."""
+    """Ways to scale rotary embeddings, as "llama/NAME": for a text that is longer than the model was made
+    for."""
     return [f"llama/{name}" for name in sorted(ROPE_INIT_FUNCTIONS) if name not in ("default", "proportional")]
 
 
@@ -130,7 +133,8 @@ def _values(kind: Any) -> dict[str, Any]:
 
 
 def _per_layer(kinds: list[str], known: dict[str, Any]) -> list[str]:
-    """Each kind of layer in turn; and attention, where the published default has none of it, or nothing else."""
+    """Each kind of layer in turn; and attention, where the published default has none of it, or nothing
+    else."""
     if kinds in (["mamba"], ["linear_attention"]):
         kinds = [*kinds, "full_attention"]
     elif kinds == ["full_attention"] and "conv_L_cache" in known:
@@ -219,7 +223,8 @@ def whole(model: Any, ids: torch.Tensor, **more: Any) -> torch.Tensor:
 
 
 def make(family: str, ids: torch.Tensor, attention: str = "eager") -> Any:
-    """A tiny model whose logits for ids are numbers. NotMade: the reason that the first choice of sizes has given."""
+    """A tiny model whose logits for ids are numbers. NotMade: the reason that the first choice of sizes has
+    given."""
     reason: str | None = None
     for make_config in configurations(family):
         try:

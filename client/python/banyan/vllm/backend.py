@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's attention backend: a layer's rows go to the cluster, its keys live there. On the CPU and the CUDA platform."""
+"""vLLM's attention backend: a layer's rows go to the cluster, its keys live there. On the CPU and the CUDA
+platform."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ class BanyanBackend(AttentionBackend):
 
 
 def spec_of(spec: AttentionSpec, kv_heads: int, k_dim: int, v_dim: int) -> AttentionSpec:
-    """What vLLM keeps of a layer; the same for all layers, with windows or without, so that they share one block table.
+    """What vLLM keeps of a layer; the same for all layers, with windows or without, so that they share one
+    block table.
 
     The memory is the cluster's: a byte a token stays here. With BANYAN_WINDOW that many tokens do.
     """
@@ -71,10 +73,11 @@ def spec_of(spec: AttentionSpec, kv_heads: int, k_dim: int, v_dim: int) -> Atten
 
 @dataclass
 class Rows:
-    """A step's rows, and what vLLM's MLA layer asks of metadata: all is decode, so that no layer expands heads.
+    """A step's rows, and what vLLM's MLA layer asks of metadata: all is decode, so that no layer expands
+    heads.
 
-    batch: of each request (block, begin, end, position of its first row), found out when the batch is built; whose they are is
-    looked up in the first layer, when the step's announcement has come.
+    batch: of each request (block, begin, end, position of its first row), found out when the batch is built;
+    whose they are is looked up in the first layer, when the step's announcement has come.
     """
 
     batch: list[tuple[int, int, int, int]] = field(default_factory=list)

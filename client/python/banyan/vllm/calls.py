@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of the service for a layer's rows: C structures that are made once and filled for each call, which is repeated if it stalls."""
+"""One call of the service for a layer's rows: C structures that are made once and filled for each call, which
+is repeated if it stalls."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class Items:
     def add(
         self, session: Session, layer: int, first: int, rows: int, q: int, k: int, v: int, o: int, visible: int = 0, lse: int = 0
     ) -> None:
-        """q, k, v, o, lse: addresses, as banyan_item has them; k, v, lse 0: none. Who calls keeps the memory until call() is over."""
+        """q, k, v, o, lse: addresses, as banyan_item has them; k, v, lse 0: none. Who calls keeps the memory
+        until call() is over."""
         words, at = self._words, self.n * _ITEM
         words[at + _SESSION] = int(ffi.cast("uintptr_t", session.handle))
         words[at + _LAYER], words[at + _FIRST], words[at + _ROWS] = layer, first, rows
@@ -64,10 +66,12 @@ class Items:
         self.n += 1
 
     def call(self, client: Client, seconds: float, same: Callable[[Session], bool]) -> dict[int, BanyanError]:
-        """Blocks until every item is answered or has failed; those that fail in passing are sent again for `seconds`.
+        """Blocks until every item is answered or has failed; those that fail in passing are sent again for
+        `seconds`.
 
-        same: whether a session of which an item was Aborted is what it was; asks the service, may raise. Where it is not,
-        the item is not sent again. Which items have failed, and why. An append that is sent again is done once.
+        same: whether a session of which an item was Aborted is what it was; asks the service, may raise.
+        Where it is not, the item is not sent again. Which items have failed, and why. An append that is sent
+        again is done once.
         """
         deadline = Deadline(seconds)
         failed = self._once(client, self._items, self._errors, list(range(self.n)), deadline)
@@ -84,7 +88,8 @@ class Items:
         return failed
 
     def _changed(self, i: int, error: BanyanError, same: Callable[[Session], bool]) -> bool:
-        """After Aborted, calls of a hold are refused until it has asked for the session's state; which may be another one."""
+        """After Aborted, calls of a hold are refused until it has asked for the session's state; which may be
+        another one."""
         try:
             return error.code == "ABORTED" and not same(self.sessions[i])
         except BanyanError:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the environment says, and what of an engine's configuration cannot be served. Imports nothing of vLLM."""
+"""What the environment says, and what of an engine's configuration cannot be served. Imports nothing of
+vLLM."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ _TYPES = ("auto", "float16", "bfloat16", "float32")
 
 
 def refusals(config: Any) -> list[str]:
-    """Why a VllmConfig cannot be served exactly: a sentence a reason; empty: it can. AttributeError: it lacks what is looked at."""
+    """Why a VllmConfig cannot be served exactly: a sentence a reason; empty: it can. AttributeError: it lacks
+    what is looked at."""
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
     found = []
 

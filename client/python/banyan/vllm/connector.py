@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's KV connector: on the scheduler's side the book of sessions, on the worker's side the sessions themselves."""
+"""vLLM's KV connector: on the scheduler's side the book of sessions, on the worker's side the sessions
+themselves."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def kv_dtype(config: Any) -> Any:
 
 
 class BanyanConnector(KVConnectorBase_V1, SupportsHMA):
-    """Registered by name (engine.py). Methods of the scheduler's side never raise: an exception there ends the engine."""
+    """Registered by name (engine.py). Methods of the scheduler's side never raise: an exception there ends
+    the engine."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
@@ -73,7 +75,8 @@ class BanyanConnector(KVConnectorBase_V1, SupportsHMA):
     # ---- worker ----
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        """The layers are made: what they want is looked at now, so that what is not served is refused at the start."""
+        """The layers are made: what they want is looked at now, so that what is not served is refused at the
+        start."""
         assert self._worker is not None
         spec = self._worker.model.spec
         if self._worker.keep:

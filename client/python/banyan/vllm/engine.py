@@ -27,7 +27,8 @@ def environment() -> Settings:
 
 
 def start_local() -> None:
-    """Starts the cluster that BANYAN_LOCAL asks for, once; processes that this one starts find it in BANYAN_ENDPOINT."""
+    """Starts the cluster that BANYAN_LOCAL asks for, once; processes that this one starts find it in
+    BANYAN_ENDPOINT."""
     global _local
     settings = Settings.of(os.environ)
     if settings.endpoint is not None or not settings.local:
@@ -100,7 +101,8 @@ def fill(args: Any) -> None:
 
 
 def adjust(config: Any) -> None:
-    """Refuses what is not served, and counts KV blocks: for as many requests and tokens as the engine may have, whatever its memory."""
+    """Refuses what is not served, and counts KV blocks: for as many requests and tokens as the engine may
+    have, whatever its memory."""
     check(config)
     cache, scheduler = config.cache_config, config.scheduler_config
     if config.model_config.use_mla:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this vLLM is one that the plug-in fits: each interface that it uses is there and takes what was recorded.
+"""Whether this vLLM is one that the plug-in fits: each interface that it uses is there and takes what was
+recorded.
 
-vLLM promises none of them. One that has moved is refused at the start, by name, before it can compute something else or end
-the engine in the middle of a request. The table is data, and check() needs no vLLM: a test gives it modules of its own.
+vLLM promises none of them. One that has moved is refused at the start, by name, before it can compute
+something else or end the engine in the middle of a request. The table is data, and check() needs no vLLM: a
+test gives it modules of its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mark of the model that vLLM serves: its configuration, every byte of its weights' files, and a request's adapter.
+"""The mark of the model that vLLM serves: its configuration, every byte of its weights' files, and a
+request's adapter.
 
-The files are read, not the tensors: vLLM fuses, packs and on CPUs even drops them once they are loaded. A model whose weights
-come from elsewhere (--load-format dummy, a stream) has a mark of this process alone: its sessions are never resumed.
+The files are read, not the tensors: vLLM fuses, packs and on CPUs even drops them once they are loaded. A
+model whose weights come from elsewhere (--load-format dummy, a stream) has a mark of this process alone: its
+sessions are never resumed.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def _mentions(config: Any, words: tuple[str, ...]) -> bool:
 
 
 class Marks:
-    """Of one engine. base: without an adapter; lasting: other processes that serve this model have the same."""
+    """Of one engine. base: without an adapter; lasting: other processes that serve this model have the
+    same."""
 
     def __init__(self, config: Any) -> None:
         """config: vLLM's VllmConfig."""
@@ -68,7 +71,8 @@ class Marks:
         self._adapters: dict[tuple[Any, ...], int] = {}
 
     def of_request(self, adapter: Any) -> int:
-        """adapter: vLLM's LoRARequest, or None. Its files are read when it is new or has changed. Raises OSError."""
+        """adapter: vLLM's LoRARequest, or None. Its files are read when it is new or has changed. Raises
+        OSError."""
         if adapter is None:
             return self.base
         folder = Path(getattr(adapter, "lora_path", "") or "")

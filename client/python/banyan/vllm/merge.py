@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention over two parts of a context become attention over both.
 
-A part gives (o, lse): its normalised output and the log of the sum of exp of its logits, natural base. With m the larger lse,
-the weight of a part is exp(lse - m), and
+A part gives (o, lse): its normalised output and the log of the sum of exp of its logits, natural base. With m
+the larger lse, the weight of a part is exp(lse - m), and
 
     o = (w1 o1 + w2 o2) / (w1 + w2),    lse = m + log(w1 + w2)
 
-A part of which a row sees no key has lse -inf: it is skipped, never multiplied, so that what its output holds does not count.
-If both are empty, o is 0 and lse -inf. A NaN that comes in goes out. All of it in float32 or more.
+A part of which a row sees no key has lse -inf: it is skipped, never multiplied, so that what its output holds
+does not count. If both are empty, o is 0 and lse -inf. A NaN that comes in goes out. All of it in float32 or
+more.
 """
 
 from __future__ import annotations

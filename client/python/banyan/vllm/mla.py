@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MLA: latents are the keys, their first kv_lora_rank elements the values. Every row goes the weight-absorbed way."""
+"""MLA: latents are the keys, their first kv_lora_rank elements the values. Every row goes the weight-absorbed
+way."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@
 | else cache_salt alone | one for the salt |
 | nothing of these | none that lasts |
 
-A cache_salt beside a name separates: the same name with another salt is another session. Salts are secrets, so their hash
-stands in the session's name. What is too long or not printable is hashed, too. A tenant of the cluster is its token's: names
-never reach into another tenant's sessions.
+A cache_salt beside a name separates: the same name with another salt is another session. Salts are secrets,
+so their hash stands in the session's name. What is too long or not printable is hashed, too. A tenant of the
+cluster is its token's: names never reach into another tenant's sessions.
 """
 
 from __future__ import annotations

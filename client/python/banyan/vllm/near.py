@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention over the recent tokens that the engine has itself, with the log-sum-exp that merge.py needs.
 
-Plain PyTorch, on whatever device the tensors are: what the service computes for the same layer, over the keys from `begin` on.
-vLLM's CPU operation gives no log-sum-exp.
+Plain PyTorch, on whatever device the tensors are: what the service computes for the same layer, over the keys
+from `begin` on. vLLM's CPU operation gives no log-sum-exp.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ _CELLS = 1 << 22  # logits at a time
 def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, first: int, begin: int, kind: Kind, sinks: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """float32 o [rows, q_heads, v_dim] and lse [rows, q_heads] of rows at positions first…, over keys at begin….
+    """float32 o [rows, q_heads, v_dim] and lse [rows, q_heads] of rows at positions first…, over keys at
+    begin….
 
-    q: [rows, q_heads, k_dim]; k, v: [keys, kv_heads, dim], the last key being the last row's. sinks: [q_heads], or None: their
-    part is in the other side's answer. A row that sees no key here has lse -inf (or its sink's logit), and o 0.
+    q: [rows, q_heads, k_dim]; k, v: [keys, kv_heads, dim], the last key being the last row's. sinks:
+    [q_heads], or None: their part is in the other side's answer. A row that sees no key here has lse -inf (or
+    its sink's logit), and o 0.
     """
     rows, heads, _ = q.shape
     keys, kv_heads, v_dim = v.shape

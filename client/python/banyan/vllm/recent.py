@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recent tokens of live requests in vLLM's KV blocks (window.py): written there, attended there, and sent from there to the cluster."""
+"""Recent tokens of live requests in vLLM's KV blocks (window.py): written there, attended there, and sent
+from there to the cluster."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ class Recent:
     """The blocks of one worker.
 
     Args:
-        caches: of each layer, [blocks, block, kv_heads, content]: K and behind it V in `content`, or K alone where V lies in it.
-        layers: as the session's specification has them.
+        caches: of each layer, [blocks, block, kv_heads, content]: K and behind it V in `content`, or K alone
+        where V lies in it. layers: as the session's specification has them.
     """
 
     def __init__(self, caches: Mapping[str, torch.Tensor], layers: Mapping[str, Layer], block: int) -> None:
@@ -50,7 +51,8 @@ class Recent:
         return rows[..., : kind.k_dim], rows[..., : kind.v_dim] if kind.v_in_k else rows[..., kind.k_dim :]
 
     def attend(self, name: str, live: Live, first: int, q: torch.Tensor, sinks: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """(o, lse) of rows from position `first` on, over the engine's own tokens. sinks: they are not in another part."""
+        """(o, lse) of rows from position `first` on, over the engine's own tokens. sinks: they are not in
+        another part."""
         layer, end = self._layers[name], first + len(q)
         begin = live.stored if not layer.kind.window else max(live.stored, first - layer.kind.window + 1)
         k, v = self.get(name, live, begin, end)

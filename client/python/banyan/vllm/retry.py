@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls that are repeated while the cluster does not answer, within a deadline.
 
-Every call of the service may be sent again: an append of the same bytes at the same place is done once. A worker that was
-away for two seconds must therefore cost no request.
+Every call of the service may be sent again: an append of the same bytes at the same place is done once. A
+worker that was away for two seconds must therefore cost no request.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Deadline:
 
     @property
     def attempt(self) -> float:
-        """Timeout of the next attempt, in seconds: all that is left. A prefill's call may take long though nothing is amiss."""
+        """Timeout of the next attempt, in seconds: all that is left. A prefill's call may take long though
+        nothing is amiss."""
         return max(0.05, self.left)
 
     def pause(self) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scheduler that ends a failed request in the very step in which it failed.
 
-vLLM's own looks only at blocks with tokens that were there before the step: it would deliver a token that was computed from
-zeros. And it refuses to look where layers have several kinds of blocks.
+vLLM's own looks only at blocks with tokens that were there before the step: it would deliver a token that was
+computed from zeros. And it refuses to look where layers have several kinds of blocks.
 """
 
 from __future__ import annotations

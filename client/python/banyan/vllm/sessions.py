@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's side: which session a request gets, how many of its tokens are there, and which sessions are over.
+"""The scheduler's side: which session a request gets, how many of its tokens are there, and which sessions
+are over.
 
     plan      a request is seen for the first time (or again while it waits):
               its session's name is free           read its tokens: what agrees with the prompt counts
@@ -9,8 +10,9 @@
     row       it is scheduled: what the worker's side is to do
     ended     it is over: a session without a name is deleted, in a thread of its own
 
-Nothing of a session counts but tokens that were read from it, with this model's mark beside each: another text, another model
-or a session that no engine made counts for nothing, and is left alone where it is not an engine's.
+Nothing of a session counts but tokens that were read from it, with this model's mark beside each: another
+text, another model or a session that no engine made counts for nothing, and is left alone where it is not an
+engine's.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ def common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class Reaper:
-    """Deletes sessions by name in a thread of its own: an engine that has nothing to do makes no step that could."""
+    """Deletes sessions by name in a thread of its own: an engine that has nothing to do makes no step that
+    could."""
 
     def __init__(self, delete: Callable[[str], None], log: Callable[[str], None]) -> None:
         self._delete, self._log = delete, log
@@ -127,7 +130,8 @@ class Book:
         engine: makes names of this engine's sessions its own.
         log: takes a sentence.
         keep: tokens of a request that stay in the engine after a step (window.py); 0: none.
-        leaving: whether rows of an earlier request are on their way to the session of this name; waits so many seconds for them.
+        leaving: whether rows of an earlier request are on their way to the session of this name; waits so
+        many seconds for them.
     """
 
     def __init__(
@@ -151,7 +155,8 @@ class Book:
     # ---- a request comes ----
 
     def matched(self, request: Any) -> int | None:
-        """How many of the request's tokens are there; None: it waits for another one that computes them. Never raises."""
+        """How many of the request's tokens are there; None: it waits for another one that computes them.
+        Never raises."""
         entry = self._entries.get(request.request_id)
         if entry is None:
             entry = self._entries[request.request_id] = self._entered(request)
@@ -197,7 +202,8 @@ class Book:
         if entry.lasts:
             busy = next((e for e in others if e.name == entry.name and e.lasts), None)
             if busy is None:
-                # What an earlier request left is on its way: another step may be made meanwhile, if there is one to make.
+                # What an earlier request left is on its way: another step may be made meanwhile, if there is
+                # one to make.
                 entry.matched = None if self._leaving(entry.name, 0.0 if others else SOON) else self._looked_up(entry)
                 return entry.matched
             entry.asked, entry.lasts, entry.name = entry.name, False, self._new_name()  # one request at a time goes on with a session
@@ -292,7 +298,8 @@ class Book:
     # ---- a request is scheduled, and ends ----
 
     def row(self, request: Any, start: int, ids: list[int], blocks: list[int], fresh: bool) -> Row:
-        """What the worker's side is to do for `ids` at `start`. blocks: new ones, all of them where `fresh`."""
+        """What the worker's side is to do for `ids` at `start`. blocks: new ones, all of them where
+        `fresh`."""
         entry = self._entries.get(request.request_id)
         if entry is None:  # no scheduler asked how much of it is there
             entry = self._entries[request.request_id] = self._entered(request)
@@ -311,7 +318,8 @@ class Book:
         )  # fmt: skip
 
     def preempted(self, request: str) -> None:
-        """Its blocks are lost: what was in them alone goes to its session (live.py), from where it goes on."""
+        """Its blocks are lost: what was in them alone goes to its session (live.py), from where it goes
+        on."""
         entry = self._entries.get(request)
         if entry is not None:
             entry.held = entry.computed

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A layer's rows in memory that the service reads and writes, and back.
 
-On a CPU that is the tensors' own memory where type and order allow. On a GPU it is pinned memory, reused from layer to layer:
-copies of one stream follow each other, so what a layer has fetched is out of the buffer before the next one comes in.
+On a CPU that is the tensors' own memory where type and order allow. On a GPU it is pinned memory, reused from
+layer to layer: copies of one stream follow each other, so what a layer has fetched is out of the buffer
+before the next one comes in.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vLLM engine in a process of its own, with or without Banyan, as the tests drive it.
 
-vLLM is imported once, by the process that the engines are forked from; each engine then starts as a user's would: its
-environment is set, and vLLM loads the plug-in by its entry point.
+vLLM is imported once, by the process that the engines are forked from; each engine then starts as a user's
+would: its environment is set, and vLLM loads the plug-in by its entry point.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class Engine:
         return outputs
 
     def rows(self) -> int:
-        """Tokens that Banyan's engine was to compute since its start, of prompts and of answers, each as often as it was; also while
-        it is at work.
+        """Tokens that Banyan's engine was to compute since its start, of prompts and of answers, each as
+        often as it was; also while it is at work.
         """
         return int(self._rows.value)
 
@@ -143,7 +143,8 @@ class _Work:
         prompt_logprobs: int | None = None, sequences: int = 1, salt: str | None = None, temperature: float = 0.0,
         adapter: Path | None = None,
     ) -> list[Output]:  # fmt: skip
-        """n tokens a prompt, all prompts at once. params: kv_transfer_params of each, or of all; adapter: a folder with a LoRA."""
+        """n tokens a prompt, all prompts at once. params: kv_transfer_params of each, or of all; adapter: a
+        folder with a LoRA."""
         from vllm import SamplingParams
         from vllm.lora.request import LoRARequest
 

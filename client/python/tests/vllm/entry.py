@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a pyproject.toml's entry points as pip would: entry.py PYPROJECT DIST_INFO. So a tree on PYTHONPATH is found like a package."""
+"""Writes a pyproject.toml's entry points as pip would: entry.py PYPROJECT DIST_INFO. So a tree on PYTHONPATH
+is found like a package."""
 
 import sys
 from pathlib import Path

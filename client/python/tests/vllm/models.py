@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models for the tests of banyan.vllm: random weights of eight families, and SmolLM2 with its real ones.
+"""Small models for the tests of banyan.vllm: random weights of eight families, and SmolLM2 with its real
+ones.
 
 models.py FOLDER FAMILY...     writes FOLDER/FAMILY
 """
@@ -53,7 +54,8 @@ def _gemma3n() -> Any:  # layers that read the keys of others
 def _gptoss() -> Any:  # sinks, windows, experts
     heads = _HEADS | dict(head_dim=64, intermediate_size=128)
     more = dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)
-    # With weights of 0.2 its experts make float32's rounding a thousand times as large: plain vLLM is then 8e-4 from float64.
+    # With weights of 0.2 its experts make float32's rounding a thousand times as large: plain vLLM is then
+    # 8e-4 from float64.
     common = _COMMON | dict(initializer_range=0.1)
     return transformers.GptOssConfig(**common, **heads, **more, num_hidden_layers=4, max_position_embeddings=8192)
 
@@ -86,7 +88,8 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 
 
 def _long() -> Any:
-    """Windows alone: cheap to prefill at any length, while the session keeps every row: 4 KiB a token in float32."""
+    """Windows alone: cheap to prefill at any length, while the session keeps every row: 4 KiB a token in
+    float32."""
     heads = dict(num_attention_heads=8, num_key_value_heads=8, head_dim=64, intermediate_size=64)
     more = dict(num_hidden_layers=1, sliding_window=256, max_position_embeddings=140000, tie_word_embeddings=False)
     return transformers.MistralConfig(**(_COMMON | heads | more))
@@ -128,7 +131,8 @@ def adapter(path: Path, seed: int, rank: int = 8) -> Path:
 
 
 def smollm2() -> Path:
-    """SmolLM2-135M-Instruct with its tokenizer, as examples/vllm makes it; kept beside the virtual environment's packages."""
+    """SmolLM2-135M-Instruct with its tokenizer, as examples/vllm makes it; kept beside the virtual
+    environment's packages."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "examples" / "vllm"))
     from smollm2 import convert
 

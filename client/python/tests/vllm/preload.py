@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the process that engines are forked from imports once. No thread may run in it, and nothing may look at Banyan's variables."""
+"""What the process that engines are forked from imports once. No thread may run in it, and nothing may look
+at Banyan's variables."""
 
 import os
 

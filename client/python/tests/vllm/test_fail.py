@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster's trouble costs: at most the requests that need what is away, after the deadline. Never the engine, nor a wrong token."""
+"""What a cluster's trouble costs: at most the requests that need what is away, after the deadline. Never the
+engine, nor a wrong token."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def engine_of(model: Path, cluster: banyan.LocalCluster, **environment: str) -> 
 
 
 def in_the_middle(engine: Engine, cluster: banyan.LocalCluster, harm: Callable[[banyan.Client], None], n: int = NEW) -> list[Output]:
-    """Starts all prompts, does harm when each has a session with some tokens of the answer, and returns the answers."""
+    """Starts all prompts, does harm when each has a session with some tokens of the answer, and returns the
+    answers."""
     with cluster.connect() as client:
         engine.ask("generate", PROMPTS, n)
         lengths = sorted(len(prompt) + 8 for prompt in PROMPTS)
@@ -92,7 +94,8 @@ def test_a_coordinator_that_is_killed(model: Path, want: list[Output], own: bany
 
 
 def test_a_frozen_coordinator(model: Path, want: list[Output], own: banyan.LocalCluster) -> None:
-    """Beyond the deadline the requests fail, with what they had; the engine goes on, and the next ones are answered."""
+    """Beyond the deadline the requests fail, with what they had; the engine goes on, and the next ones are
+    answered."""
     with engine_of(model, own) as engine:
         answers = in_the_middle(engine, own, lambda _: stop(own.pid("coordinator")))
         go_on(own.pid("coordinator"))

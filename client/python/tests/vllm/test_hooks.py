@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What banyan.vllm relies on in vLLM: the check at its start, against recorded signatures, and against vLLM where that is installed.
+"""What banyan.vllm relies on in vLLM: the check at its start, against recorded signatures, and against vLLM
+where that is installed.
 
 python -m pytest tests/vllm/test_hooks.py --record    with vLLM: writes recorded.json
 """

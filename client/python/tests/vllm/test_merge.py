@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of two partial answers: old tokens from the cluster, recent ones from the engine. Needs PyTorch, and no vLLM."""
+"""The arithmetic of two partial answers: old tokens from the cluster, recent ones from the engine. Needs
+PyTorch, and no vLLM."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def part(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, first: int) -> tuple
 
 @pytest.mark.parametrize("rows", [1, 5, 64])
 def test_against_float64(rows: int, client: banyan.Client) -> None:
-    """The cluster's part with its own kernels, the engine's part by PyTorch, merged: as one softmax over everything."""
+    """The cluster's part with its own kernels, the engine's part by PyTorch, merged: as one softmax over
+    everything."""
     torch.manual_seed(rows)
     old, recent = 1000, 200
     k, v = torch.randn(old + recent, KV, DIM), torch.randn(old + recent, KV, DIM)
@@ -56,7 +58,8 @@ def test_against_float64(rows: int, client: banyan.Client) -> None:
 
 
 def test_a_side_that_saw_nothing() -> None:
-    """It counts for nothing, whatever is in its o; where both saw nothing the answer is zeros, and never NaN."""
+    """It counts for nothing, whatever is in its o; where both saw nothing the answer is zeros, and never
+    NaN."""
     o, lse = torch.randn(3, HEADS, DIM), torch.randn(3, HEADS)
     empty = torch.full_like(lse, -math.inf)
     for got, got_lse in (merge(o, lse, torch.zeros_like(o), empty), merge(torch.zeros_like(o), empty, o, lse)):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions with a name: what is computed of a prompt is what the session lacks, whatever became of the engine that filled it."""
+"""Sessions with a name: what is computed of a prompt is what the session lacks, whatever became of the engine
+that filled it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def named(name: str, **more: object) -> dict[str, object]:
 
 
 def computed(engine: Engine) -> tuple[float, float]:
-    """By vLLM's own metrics: tokens of prompts that were computed, and that came from the connector; all of them since its start."""
+    """By vLLM's own metrics: tokens of prompts that were computed, and that came from the connector; all of
+    them since its start."""
     metrics = engine.metrics()
     found = {name.split("{")[1].rstrip("}"): value for name, value in metrics.items() if name.startswith("vllm:prompt_tokens_by_source")}
     return found.get("local_compute", 0.0), found.get("external_kv_transfer", 0.0)
@@ -146,7 +148,8 @@ def test_another_model(ours: Engine, folder: Path, cluster: banyan.LocalCluster)
 
 
 def test_life_and_pin(ours: Engine, cluster: banyan.LocalCluster) -> None:
-    """banyan_ttl is the session's life without use; a pinned one is never deleted; without a word it is the engine's."""
+    """banyan_ttl is the session's life without use; a pinned one is never deleted; without a word it is the
+    engine's."""
     ask(ours, PROMPT[:20], params=named("brief", banyan_ttl=2))
     ask(ours, PROMPT[:20], params=named("pinned", banyan_pin=True))
     ask(ours, PROMPT[:20], params=named("usual"))

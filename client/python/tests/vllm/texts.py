@@ -17,9 +17,11 @@ def prompts(*lengths: int, seed: int = 1) -> list[list[int]]:
 
 
 def compare(plain: list[Output], ours: list[Output], most: float = MOST) -> float:
-    """Fails unless they are equal: the same tokens, up to a tie, and log-probabilities within `most`. Returns the largest difference.
+    """Fails unless they are equal: the same tokens, up to a tie, and log-probabilities within `most`. Returns
+    the largest difference.
 
-    A tie: where plain vLLM finds both tokens equally likely, within `most`. Behind one the texts are different, and no longer compared.
+    A tie: where plain vLLM finds both tokens equally likely, within `most`. Behind one the texts are
+    different, and no longer compared.
     """
     assert len(plain) == len(ours)
     largest = 0.0
@@ -43,7 +45,8 @@ def compare(plain: list[Output], ours: list[Output], most: float = MOST) -> floa
 
 def _apart(x: dict[int, float], y: dict[int, float], most: float, where: str) -> float:
     both = x.keys() & y.keys()
-    # The likeliest few of each: one that is missing on a side must be at the edge of them, as near as `most` to the last.
+    # The likeliest few of each: one that is missing on a side must be at the edge of them, as near as `most`
+    # to the last.
     for mine, other in ((x, y), (y, x)):
         for token in mine.keys() - both:
             assert mine[token] <= min(other.values()) + most, f"{where}: token {token} at {mine[token]} is not among {other}"
