@@ -667,7 +667,7 @@ def test_preemption_of_recent_tokens(cluster, small):
 
 
 class Held:
-    """Holds up what a worker sends, until it is let go."""
+    """Holds up what a worker sends, until `go` is set."""
 
     def __init__(self, worker, monkeypatch):
         self.go, self.error, self.real = threading.Event(), None, worker.put
@@ -681,7 +681,9 @@ class Held:
 
 
 def test_a_step_does_not_wait_for_rows_that_leave(cluster, small, monkeypatch):
-    """Nothing arrives, and steps go on until the window moves past what has left; that one waits, and goes on when it has arrived."""
+    """Nothing arrives, and steps go on until the window moves past what has left; that one waits, and goes
+    on when it has arrived.
+    """
     recent = Engine(cluster, keep=small)
     held = Held(recent.worker, monkeypatch)
     a = request("a", TEXT[:small])
@@ -724,7 +726,9 @@ def test_an_error_comes_with_the_next_step_of_its_request(cluster, small, monkey
 
 
 def test_a_request_that_ends_while_rows_leave(cluster, client, small, monkeypatch):
-    """A session without a name is gone, though its rows came after it was deleted; one with a name is whole before it is looked up."""
+    """A session without a name is gone, though its rows came after it was deleted; one with a name is whole
+    before it is looked up.
+    """
     recent = Engine(cluster, keep=small)
     held = Held(recent.worker, monkeypatch)
     a, b = request("a", TEXT[:50]), request("b", TEXT[3:50], "stays")

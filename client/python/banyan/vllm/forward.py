@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A layer's attention for a batch: one call, an item a request; the first layer's brings the tokens.
 
-Where recent tokens stay in the engine (window.py), the call asks for the older ones alone, and the engine attends its own
-meanwhile; merge.py puts both together. Nothing raises in here: what fails is a request, whose rows become zeros and whose
-tokens are never delivered.
+Where recent tokens stay in the engine (window.py), the call asks for the older ones alone, and the engine
+attends its own meanwhile; merge.py puts both together. Nothing raises in here: what fails is a request, whose
+rows become zeros and whose tokens are never delivered.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Forward:
             self._pool.shutdown()
 
     def attend(self, name: str, rows: Any, query: torch.Tensor, key: Any, value: Any, output: torch.Tensor) -> None:
-        """query: [tokens, heads, k_dim]; key, value: [tokens, kv_heads, dim] or None; output: [tokens, heads, v_dim]."""
+        """query: [tokens, heads, k_dim]; key, value: [tokens, kv_heads, dim] or None; output: [tokens, heads,
+        v_dim].
+        """
         worker, staging = self.worker, self._staging
         if rows.parts is None:
             found = [(worker.whose(block, first, end - begin), begin, end, first) for block, begin, end, first in rows.batch]
@@ -183,7 +185,9 @@ def finish(request: str) -> None:
 
 
 def leaving(name: str, seconds: float) -> bool:
-    """Worker.leaving; of a worker in another process nothing is seen here: it waits itself, when the session is opened."""
+    """Worker.leaving; of a worker in another process nothing is seen here: it waits itself, when the session
+    is opened.
+    """
     return _forward is not None and _forward.worker.leaving(name, seconds)
 
 

@@ -3,10 +3,11 @@
 
     step          hand()    copies are put behind what their session has yet to get
     thread        sends them, in each session's order; one session's trouble holds up no other one's
-    later step    wait()    until a session has so much: where the window moves past it, for a fork, after a preemption
+    later step    wait()    until a session has so much: where the window moves past it, for a fork, after a
+    preemption
 
-What is on its way is bounded: hand() waits while it is more than MOST bytes. An error ends what its session has yet to get; error()
-and wait() have it.
+What is on its way is bounded: hand() waits while it is more than MOST bytes. An error ends what its session
+has yet to get; error() and wait() have it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ THREADS = 4
 
 @dataclass
 class Load:
-    """Rows of a session up to `end`. send: blocks until they are there, or raises; bytes: that it keeps in memory."""
+    """Rows of a session up to `end`. send: blocks until they are there, or raises; bytes: that it keeps in
+    memory.
+    """
 
     end: int
     bytes: int
@@ -87,7 +90,9 @@ class Leaving:
                 raise DeadlineExceeded(f"tokens {lane.done} to {end} have not reached the cluster within {seconds:g} s")
 
     def end(self, lane: Lane, last: Callable[[], None], drop: bool) -> bool:
-        """No more comes; `last` is called in a thread when the rest has been sent, or is dropped. Whether something was on its way."""
+        """No more comes; `last` is called in a thread when the rest has been sent, or is dropped. Whether
+        something was on its way.
+        """
         with self._changed:
             busy = bool(lane._loads) or lane._running
             lane.last = last

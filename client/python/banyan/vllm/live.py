@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker's side: open sessions of live requests, whose a row of a batch is, and which requests have failed.
+"""The worker's side: open sessions of live requests, whose a row of a batch is, and which requests have
+failed.
 
 A request's life here:
 
     (announced) ──begin()──▶ open ──forward: rows appended, attended──▶ open … ──ended──▶ (released)
                     │                        │
-                    └──────── failed ◀───────┘     its rows are zeros, its blocks are reported, the scheduler ends it
+                    └──────── failed ◀───────┘     its rows are zeros, its blocks are reported, the scheduler
+                    ends it
 
-Where recent tokens stay in the engine (window.py), their rows are handed over after a forward, and threads send them (leaving.py);
-a session is then created by the first of them.
+Where recent tokens stay in the engine (window.py), their rows are handed over after a forward, and threads
+send them (leaving.py); a session is then created by the first of them.
 
-Nothing in here raises for the cluster's sake: an exception in a step ends the engine, an error of the cluster one request.
+Nothing in here raises for the cluster's sake: an exception in a step ends the engine, an error of the cluster
+one request.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ class Live:
         pending: the row that says how its session is come by, where nothing has arrived there yet.
         lasts: its session stays at the end.
         start, tokens, mark: of the step at hand.
-        incarnation: of its session as this worker left it: another one means that another client has truncated it.
+        incarnation: of its session as this worker left it: another one means that another client has
+            truncated it.
         table: its KV blocks, in the order of positions; 0: one that was given back.
         failed: why it fails; "": it does not.
     """
@@ -120,7 +124,9 @@ class Worker:
     # ---- a step ----
 
     def begin(self, step: Step) -> None:
-        """Before the forward. Blocks for sessions that are opened, truncated or forked, and for rows that the window moves past."""
+        """Before the forward. Blocks for sessions that are opened, truncated or forked, and for rows that the
+        window moves past.
+        """
         self.stepping = True
         self._here, self._strange, self._patience = {}, set(), Deadline(self.settings.retry_s)
         for request in step.preempted:
@@ -145,7 +151,9 @@ class Worker:
             self._let_go(live)
 
     def _over(self, request: str) -> Live | None:
-        """The request's blocks are still as they were: what is only in them leaves now, if its session stays."""
+        """The request's blocks are still as they were: what is only in them leaves now, if its session
+        stays.
+        """
         live = self.live.pop(request, None)
         if live is not None:
             if live.lasts:
@@ -154,7 +162,9 @@ class Worker:
         return live
 
     def _let_go(self, live: Live) -> None:
-        """What it still has to get is sent, or dropped, and its handle closed: in a thread, since that takes round trips."""
+        """What it still has to get is sent, or dropped, and its handle closed: in a thread, since that takes
+        round trips.
+        """
         if live.lasts and self.keep:
             self._ending = {name: lane for name, lane in self._ending.items() if not self._leaving.ended(lane)}
             self._ending[live.name] = live.lane
@@ -172,12 +182,16 @@ class Worker:
         live.session.close()
 
     def leaving(self, name: str, seconds: float = 0.0) -> bool:
-        """Whether rows of a request that is over are still on their way to this session; waits so long for them. Thread-safe."""
+        """Whether rows of a request that is over are still on their way to this session; waits so long for
+        them. Thread-safe.
+        """
         lane = self._ending.get(name)
         return lane is not None and not self._leaving.ended(lane, seconds)
 
     def _preempted(self, request: str) -> None:
-        """Its blocks are given to others with this step: what is in them leaves now, and is there when the request goes on."""
+        """Its blocks are given to others with this step: what is in them leaves now, and is there when the
+        request goes on.
+        """
         live = self.live.get(request)
         if live is not None:
             self._hand_all(live)
@@ -204,7 +218,9 @@ class Worker:
         self._here[row.request] = live
 
     def _ready(self, row: Row) -> None:
-        """The session is open and has exactly the tokens before `start` that the engine has not, or the request has failed."""
+        """The session is open and has exactly the tokens before `start` that the engine has not, or the
+        request has failed.
+        """
         live = self.live[row.request]
         if live.failed:
             return
@@ -309,7 +325,9 @@ class Worker:
     # ---- rows ----
 
     def whose(self, block: int, first: int, count: int) -> Live | None:
-        """The request of a batch row: it has this block, and `count` tokens from position `first` on. None: it was not announced."""
+        """The request of a batch row: it has this block, and `count` tokens from position `first` on. None:
+        it was not announced.
+        """
         live = self.by_block.get(block)
         if live is None or live.request not in self._here:
             self._strange.add(block)

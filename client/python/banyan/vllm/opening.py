@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a worker comes by the session of a request: created, resumed or forked, as the scheduler's side says; repeated until a deadline."""
+"""How a worker comes by the session of a request: created, resumed or forked, as the scheduler's side says;
+repeated until a deadline.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Opening:
         self._client, self._model, self._rank, self._ranks = client, model, rank, ranks
 
     def open(self, row: Row, parent: Session | None, deadline: Deadline) -> tuple[Session, int]:
-        """The session, with exactly the tokens before row.start, and its incarnation. parent: that of a fork. Raises BanyanError."""
+        """The session, with exactly the tokens before row.start, and its incarnation. parent: that of a fork.
+        Raises BanyanError.
+        """
         session = persist(lambda: self._opened(row, parent, deadline), deadline)
         return session, self.incarnation(session, deadline)
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model in float64, beside which float32 engines are held: Transformers' own, with vLLM's rotary table and norms in float64."""
+"""A model in float64, beside which float32 engines are held: Transformers' own, with vLLM's rotary table and
+norms in float64.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from transformers import AutoModelForCausalLM
 
 
 class Exact:
-    """Of gpt-oss. rope: Engine.rope: the frequencies are float32 numbers, of which libraries have different last bits."""
+    """Of gpt-oss. rope: Engine.rope: the frequencies are float32 numbers, of which libraries have different
+    last bits.
+    """
 
     def __init__(self, path: Path, rope: Any) -> None:
         table = torch.from_numpy(rope).double()
