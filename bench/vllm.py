@@ -145,7 +145,7 @@ def make_model(path: Path, geometry: tuple[int, int, int], layers: int, context:
 
 
 def fill(client: Any, has: int, keep: int, tokens: int) -> None:
-    """The named session, which has `has` tokens, keeps its first ones, and gets random rows up to `tokens`; its row of tokens
+    """The named session, which will have `has` tokens, keeps its first ones, and gets random rows up to `tokens`; its row of tokens
     is repeated.
     """
     import torch

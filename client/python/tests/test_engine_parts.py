@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """banyan.vllm without vLLM, part by part: what is refused at the start, a model's mark, memory of a
-device."""
+device.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from banyan.vllm.staging import Staging, address  # noqa: E402
 
 def served(**changed):
     """The fields of vLLM's configuration that are looked at, of an engine that is served; a dot for what is
-    in a part of it."""
+    in a part of it.
+    """
     parts = {
         "model_config": dict(
             runner_type="generate", is_encoder_decoder=False, is_hybrid=False, has_inner_state=False, is_mm_prefix_lm=False,
@@ -158,7 +160,8 @@ def test_marks_of_adapters(tmp_path):
 
 class Device(torch.Tensor):
     """A tensor that says it is on a device. What it cannot show here: that copies are asynchronous, and
-    pinned memory itself."""
+    pinned memory itself.
+    """
 
     is_cpu = False
 
@@ -200,7 +203,8 @@ def test_rows_of_a_processor_are_not_copied():
 
 def test_rows_of_a_device_go_through_pinned_memory(device):
     """Reused from layer to layer, larger when there are more rows; in the type of the session, and back in
-    the output's."""
+    the output's.
+    """
     staging = Staging()
     for rows in (3, 5, 2):
         q, k = (torch.randn(rows, 2, 4).to(torch.bfloat16).as_subclass(Device) for _ in range(2))

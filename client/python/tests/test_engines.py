@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""banyan.vllm without vLLM: names, deadlines, the book of sessions and the worker over a real cluster, with a
-model that is a formula."""
+"""banyan.vllm without vLLM: names, deadlines, the book of sessions and the worker over a real cluster, with a model that is a formula."""
 
 from __future__ import annotations
 
@@ -142,8 +141,7 @@ def test_what_is_repeated():
 
 
 def rows(what, layer, tokens, first, heads):
-    """Keys, values or queries of tokens at positions: of both alone, so that nothing depends on how they were
-    fed."""
+    """Keys, values or queries of tokens at positions: of both alone, so that nothing depends on how they were fed."""
     out = [
         np.random.default_rng([what, layer, token, first + i]).standard_normal((heads, DIM), dtype=np.float32)
         for i, token in enumerate(tokens)
@@ -196,8 +194,7 @@ class Engine:
         return found if found is None else min(found, len(request.all_token_ids) - 1)
 
     def step(self, *parts):
-        """parts: (request, start, count). Outputs of each: a list of layers, checked where nothing failed.
-        Which failed."""
+        """parts: (request, start, count). Outputs of each: a list of layers, checked where nothing failed. Which failed."""
         self.use()
         announced = []
         for request, start, count in parts:
@@ -376,8 +373,7 @@ def test_salts(engine):
 
 
 def test_a_name_in_use(engine, client):
-    """The second live request goes on with a fork, once there is enough of it; the first one keeps the
-    name."""
+    """The second live request goes on with a fork, once there is enough of it; the first one keeps the name."""
     a, b = request("a", TEXT[:60], "busy"), request("b", [*TEXT[:50], 1, 2], "busy")
     assert engine.matched(a) == 0
     assert engine.matched(b) is None
@@ -481,7 +477,7 @@ def test_a_mistake_ends_requests_alone(engine):
     run(engine, request("b", TEXT[:20]))
 
 
-def test_a_session_that_another_deletes(engine, client):
+def test_a_session_that_somebody_deletes(engine, client):
     """Its request fails; the others of the batch are served."""
     a, b = request("a", TEXT[:40]), request("b", TEXT[5:45])
     engine.matched(a), engine.matched(b)
@@ -494,7 +490,7 @@ def test_a_session_that_another_deletes(engine, client):
     assert not engine.step((b, 41, 1))
 
 
-def test_a_session_that_another_cuts(engine, client):
+def test_a_session_that_somebody_cuts(engine, client):
     """Another client truncates it and writes another text: the request fails, however long that is."""
     a = request("a", TEXT[:40], "shared")
     run(engine, a)
@@ -610,8 +606,7 @@ def test_near(rng, more, monkeypatch):
 
 @pytest.mark.parametrize("length", [10, 30, 120])
 def test_both_sides(engine, cluster, client, small, length):
-    """Prefill in chunks and decode: as one softmax over everything, while the engine keeps no more than its
-    window."""
+    """Prefill in chunks and decode: as one softmax over everything, while the engine keeps no more than its window."""
     recent = Engine(cluster, keep=small)
     r = request("r", TEXT[: length - 8])
     run(recent, r, 11)
@@ -672,7 +667,7 @@ def test_preemption_of_recent_tokens(cluster, small):
 
 
 class Held:
-    """Holds up what a worker sends, until it is released."""
+    """Holds up what a worker sends, until `go` is set."""
 
     def __init__(self, worker, monkeypatch):
         self.go, self.error, self.real = threading.Event(), None, worker.put
@@ -686,8 +681,9 @@ class Held:
 
 
 def test_a_step_does_not_wait_for_rows_that_leave(cluster, small, monkeypatch):
-    """Nothing arrives, and steps go on until the window moves past what has left; that one waits, and goes on
-    when it has arrived."""
+    """Nothing arrives, and steps go on until the window moves past what has left; that one waits, and goes
+    on when it has arrived.
+    """
     recent = Engine(cluster, keep=small)
     held = Held(recent.worker, monkeypatch)
     a = request("a", TEXT[:small])
@@ -731,7 +727,8 @@ def test_an_error_comes_with_the_next_step_of_its_request(cluster, small, monkey
 
 def test_a_request_that_ends_while_rows_leave(cluster, client, small, monkeypatch):
     """A session without a name is gone, though its rows came after it was deleted; one with a name is whole
-    before it is looked up."""
+    before it is looked up.
+    """
     recent = Engine(cluster, keep=small)
     held = Held(recent.worker, monkeypatch)
     a, b = request("a", TEXT[:50]), request("b", TEXT[3:50], "stays")

@@ -50,7 +50,8 @@ class Forward:
 
     def attend(self, name: str, rows: Any, query: torch.Tensor, key: Any, value: Any, output: torch.Tensor) -> None:
         """query: [tokens, heads, k_dim]; key, value: [tokens, kv_heads, dim] or None; output: [tokens, heads,
-        v_dim]."""
+        v_dim].
+        """
         worker, staging = self.worker, self._staging
         if rows.parts is None:
             found = [(worker.whose(block, first, end - begin), begin, end, first) for block, begin, end, first in rows.batch]
@@ -185,7 +186,8 @@ def finish(request: str) -> None:
 
 def leaving(name: str, seconds: float) -> bool:
     """Worker.leaving; of a worker in another process nothing is seen here: it waits itself, when the session
-    is opened."""
+    is opened.
+    """
     return _forward is not None and _forward.worker.leaving(name, seconds)
 
 

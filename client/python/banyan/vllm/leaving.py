@@ -26,7 +26,8 @@ THREADS = 4
 @dataclass
 class Load:
     """Rows of a session up to `end`. send: blocks until they are there, or raises; bytes: that it keeps in
-    memory."""
+    memory.
+    """
 
     end: int
     bytes: int
@@ -90,7 +91,8 @@ class Leaving:
 
     def end(self, lane: Lane, last: Callable[[], None], drop: bool) -> bool:
         """No more comes; `last` is called in a thread when the rest has been sent, or is dropped. Whether
-        something was on its way."""
+        something was on its way.
+        """
         with self._changed:
             busy = bool(lane._loads) or lane._running
             lane.last = last

@@ -54,7 +54,8 @@ class Live:
         lasts: its session stays at the end.
         start, tokens, mark: of the step at hand.
         incarnation: of its session as this worker left it: another one means that another client has
-        truncated it. table: its KV blocks, in the order of positions; 0: one that was given back.
+            truncated it.
+        table: its KV blocks, in the order of positions; 0: one that was given back.
         failed: why it fails; "": it does not.
     """
 
@@ -124,7 +125,8 @@ class Worker:
 
     def begin(self, step: Step) -> None:
         """Before the forward. Blocks for sessions that are opened, truncated or forked, and for rows that the
-        window moves past."""
+        window moves past.
+        """
         self.stepping = True
         self._here, self._strange, self._patience = {}, set(), Deadline(self.settings.retry_s)
         for request in step.preempted:
@@ -150,7 +152,8 @@ class Worker:
 
     def _over(self, request: str) -> Live | None:
         """The request's blocks are still as they were: what is only in them leaves now, if its session
-        stays."""
+        stays.
+        """
         live = self.live.pop(request, None)
         if live is not None:
             if live.lasts:
@@ -160,7 +163,8 @@ class Worker:
 
     def _let_go(self, live: Live) -> None:
         """What it still has to get is sent, or dropped, and its handle closed: in a thread, since that takes
-        round trips."""
+        round trips.
+        """
         if live.lasts and self.keep:
             self._ending = {name: lane for name, lane in self._ending.items() if not self._leaving.ended(lane)}
             self._ending[live.name] = live.lane
@@ -179,13 +183,15 @@ class Worker:
 
     def leaving(self, name: str, seconds: float = 0.0) -> bool:
         """Whether rows of a request that is over are still on their way to this session; waits so long for
-        them. Thread-safe."""
+        them. Thread-safe.
+        """
         lane = self._ending.get(name)
         return lane is not None and not self._leaving.ended(lane, seconds)
 
     def _preempted(self, request: str) -> None:
         """Its blocks are given to others with this step: what is in them leaves now, and is there when the
-        request goes on."""
+        request goes on.
+        """
         live = self.live.get(request)
         if live is not None:
             self._hand_all(live)
@@ -213,7 +219,8 @@ class Worker:
 
     def _ready(self, row: Row) -> None:
         """The session is open and has exactly the tokens before `start` that the engine has not, or the
-        request has failed."""
+        request has failed.
+        """
         live = self.live[row.request]
         if live.failed:
             return
@@ -319,7 +326,8 @@ class Worker:
 
     def whose(self, block: int, first: int, count: int) -> Live | None:
         """The request of a batch row: it has this block, and `count` tokens from position `first` on. None:
-        it was not announced."""
+        it was not announced.
+        """
         live = self.by_block.get(block)
         if live is None or live.request not in self._here:
             self._strange.add(block)

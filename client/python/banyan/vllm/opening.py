@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a worker comes by the session of a request: created, resumed or forked, as the scheduler's side says;
-repeated until a deadline."""
+repeated until a deadline.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Opening:
 
     def open(self, row: Row, parent: Session | None, deadline: Deadline) -> tuple[Session, int]:
         """The session, with exactly the tokens before row.start, and its incarnation. parent: that of a fork.
-        Raises BanyanError."""
+        Raises BanyanError.
+        """
         session = persist(lambda: self._opened(row, parent, deadline), deadline)
         return session, self.incarnation(session, deadline)
 

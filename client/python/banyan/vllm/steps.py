@@ -16,7 +16,8 @@ class Row:
         tokens: their ids.
         blocks: KV blocks that the request has got since its last row; all of them where `fresh`.
         fresh: the request begins here, or goes on after a preemption: its earlier blocks are no longer its
-        own. mark: of the model (mark.py).
+            own.
+        mark: of the model (mark.py).
         opens: how its session is come by, of a request's first row; "": it is open.
             "create": there is none of this name, or what it has does not count; "resume": it has at least
             `start` tokens; "fork": a copy of the first `start` tokens of the session `parent`.
@@ -44,7 +45,8 @@ class Row:
 @dataclass
 class Step:
     """rows: of requests that compute; ended: requests that are over since the last step; preempted: that lose
-    their blocks with it."""
+    their blocks with it.
+    """
 
     rows: list[Row] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)

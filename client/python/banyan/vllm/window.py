@@ -23,7 +23,8 @@ CHUNK = 256  # tokens that leave at once, from positions that are multiples of i
 
 def keep_of(window: int, batch: int) -> int:
     """How many tokens of a request may stay here after a step, where the next step has at most `batch` more.
-    Raises Refused."""
+    Raises Refused.
+    """
     least = 2 * CHUNK + batch
     if window < least:
         raise Refused(
@@ -34,7 +35,8 @@ def keep_of(window: int, batch: int) -> int:
 
 def _moved(line: int, length: int, most: int) -> int:
     """The line such that at most so many tokens of `length` are behind it, at a whole chunk where it has to
-    move."""
+    move.
+    """
     if length - line <= most:
         return line
     return length - most + (-(length - most)) % CHUNK
@@ -42,13 +44,15 @@ def _moved(line: int, length: int, most: int) -> int:
 
 def handed_after(handed: int, computed: int, keep: int) -> int:
     """What was handed over after a step; keep 0: all. The scheduler's side and the workers' agree on it
-    without a word."""
+    without a word.
+    """
     return computed if keep == 0 else _moved(handed, computed, keep)
 
 
 def stored_before(stored: int, start: int, window: int) -> int:
     """What must be stored before a step from `start` on: by then vLLM has freed what no row at `start` would
-    see in its window."""
+    see in its window.
+    """
     return _moved(stored, start, window - 1)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model in float64, beside which float32 engines are held: Transformers' own, with vLLM's rotary table and
-norms in float64."""
+norms in float64.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from transformers import AutoModelForCausalLM
 
 class Exact:
     """Of gpt-oss. rope: Engine.rope: the frequencies are float32 numbers, of which libraries have different
-    last bits."""
+    last bits.
+    """
 
     def __init__(self, path: Path, rope: Any) -> None:
         table = torch.from_numpy(rope).double()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """BANYAN_WINDOW: the last tokens in the engine, older ones in the cluster. That answers are the same is in
-test_same.py."""
+test_same.py.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def test_what_fits_asks_nothing(model: Path, plain: Engine, own: banyan.LocalClu
 
 def test_a_named_session_is_whole_at_the_end(model: Path, plain: Engine, own: banyan.LocalCluster) -> None:
     """What was in the engine alone is in the cluster once the request is over: another engine computes one
-    token."""
+    token.
+    """
     for name, prompt in (("short", SHORT), ("long", LONG)):
         with engine_of(model, own) as engine, own.connect() as client:
             (first,) = engine.generate([prompt], NEW, params={"banyan_session": name})
@@ -86,7 +88,8 @@ def test_a_lost_engine_loses_at_most_the_window(model: Path, plain: Engine, own:
 
 def test_the_next_turn(model: Path, plain: Engine, own: banyan.LocalCluster) -> None:
     """Of the same engine, at once: it waits for the rows of the last turn that are on their way, and computes
-    none of them."""
+    none of them.
+    """
     with engine_of(model, own) as engine:
         prompt = LONG
         for _ in range(3):
@@ -99,7 +102,8 @@ def test_the_next_turn(model: Path, plain: Engine, own: banyan.LocalCluster) -> 
 
 def test_steps_do_not_wait_for_the_cluster(model: Path, plain: Engine, own: banyan.LocalCluster) -> None:
     """It is away while rows are to leave: tokens come until the window moves past them, and the rest when it
-    is back."""
+    is back.
+    """
     prompt, n = LONG[: RECENT - 80], 150
     want = plain.generate([prompt], n)
     with engine_of(model, own, BANYAN_RETRY_SECONDS="300") as engine:
@@ -113,7 +117,8 @@ def test_steps_do_not_wait_for_the_cluster(model: Path, plain: Engine, own: bany
 
 def test_latent_attention_has_no_window(own: banyan.LocalCluster, folder: Path) -> None:
     """On a CPU vLLM computes a prompt of such a model in one step, and a window must be larger than a
-    step."""
+    step.
+    """
     with pytest.raises(Exception, match=r"BANYAN_WINDOW=640: with steps of up to 2048 tokens .* at least 2560 are needed"):
         Engine(models.make(folder, "deepseek"), {"BANYAN_ENDPOINT": own.endpoint, "BANYAN_WINDOW": str(RECENT)})
 
