@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""banyan.vllm without vLLM: names, deadlines, the book of sessions and the worker over a real cluster, with a model that is a formula."""
+"""banyan.vllm without vLLM: names, deadlines, the book of sessions and the worker over a real cluster, with a
+model that is a formula."""
 
 from __future__ import annotations
 
@@ -141,7 +142,8 @@ def test_what_is_repeated():
 
 
 def rows(what, layer, tokens, first, heads):
-    """Keys, values or queries of tokens at positions: of both alone, so that nothing depends on how they were fed."""
+    """Keys, values or queries of tokens at positions: of both alone, so that nothing depends on how they were
+    fed."""
     out = [
         np.random.default_rng([what, layer, token, first + i]).standard_normal((heads, DIM), dtype=np.float32)
         for i, token in enumerate(tokens)
@@ -194,7 +196,8 @@ class Engine:
         return found if found is None else min(found, len(request.all_token_ids) - 1)
 
     def step(self, *parts):
-        """parts: (request, start, count). Outputs of each: a list of layers, checked where nothing failed. Which failed."""
+        """parts: (request, start, count). Outputs of each: a list of layers, checked where nothing failed.
+        Which failed."""
         self.use()
         announced = []
         for request, start, count in parts:
@@ -373,7 +376,8 @@ def test_salts(engine):
 
 
 def test_a_name_in_use(engine, client):
-    """The second live request goes on with a fork, once there is enough of it; the first one keeps the name."""
+    """The second live request goes on with a fork, once there is enough of it; the first one keeps the
+    name."""
     a, b = request("a", TEXT[:60], "busy"), request("b", [*TEXT[:50], 1, 2], "busy")
     assert engine.matched(a) == 0
     assert engine.matched(b) is None
@@ -606,7 +610,8 @@ def test_near(rng, more, monkeypatch):
 
 @pytest.mark.parametrize("length", [10, 30, 120])
 def test_both_sides(engine, cluster, client, small, length):
-    """Prefill in chunks and decode: as one softmax over everything, while the engine keeps no more than its window."""
+    """Prefill in chunks and decode: as one softmax over everything, while the engine keeps no more than its
+    window."""
     recent = Engine(cluster, keep=small)
     r = request("r", TEXT[: length - 8])
     run(recent, r, 11)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of forwards without a BanyanCache: computed here, by the model's own eager attention.
 
-A forward over a whole text without a cache (perplexity, embeddings), and what a generate() that was given a BanyanCache calls
-beside it: assistants, the other text of guidance_scale.
+A forward over a whole text without a cache (perplexity, embeddings), and what a generate() that was given a
+BanyanCache calls beside it: assistants, the other text of guidance_scale.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def begin(cache: Any) -> None:
 
 
 def end(cache: Any) -> bool:
-    """Of its forward, whatever became of it; also of one that an interrupt has ended without a word. Whether there was one."""
+    """Of its forward, whatever became of it; also of one that an interrupt has ended without a word. Whether
+    there was one."""
     before = _forwards.caches
     if before:
         _forwards.caches = [other for other in before if other is not cache]
@@ -104,7 +105,8 @@ def _check(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask
 
 
 def _is_whole(module: torch.nn.Module, mask: Any, keywords: dict[str, Any]) -> bool:
-    """Whether every row sees all the keys at hand, as in the towers for images and sound of models that read those too."""
+    """Whether every row sees all the keys at hand, as in the towers for images and sound of models that read
+    those too."""
     causal = keywords.get("is_causal", getattr(module, "is_causal", True))
     unmasked = mask is None or (isinstance(mask, Mask) and mask.is_all())
     return causal is False and unmasked and not keywords.get("softcap") and keywords.get("s_aux") is None

@@ -16,7 +16,8 @@ from .watching import Watching
 
 class Answering(Watching):
     def begin_generating(self, model: PreTrainedModel, asked: Asked) -> None:
-        """What generate() is called with is compared with what is held, before anything is fed: the model and the whole text.
+        """What generate() is called with is compared with what is held, before anything is fed: the model and
+        the whole text.
 
         generate() feeds what the cache does not have, and needs at least the last token.
         """
@@ -63,7 +64,8 @@ class Answering(Watching):
                 feed(model, self, ids, mask, at, at + 1)
 
     def end_generating(self, failed: bool) -> None:
-        """Of a call that an error has ended it is noted with how many tokens it began: the same call goes on there."""
+        """Of a call that an error has ended it is noted with how many tokens it began: the same call goes on
+        there."""
         if not failed:
             self._retry = None
 
@@ -86,7 +88,8 @@ class Answering(Watching):
         return self._ways.blocks
 
     def _in_copies(self, given: torch.Tensor, asked: Asked) -> torch.Tensor:
-        """The text as generate() will feed it, a row a sequence; what is held is forked for beams and num_return_sequences."""
+        """The text as generate() will feed it, a row a sequence; what is held is forked for beams and
+        num_return_sequences."""
         rows, copies = len(given), asked.copies
         if copies > 1 and rows * copies != len(self.pads) and rows == len(self.pads):
             self.check(given)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model computes the same in several forwards as in one, found out by a few short forwards of the model itself.
+"""Whether a model computes the same in several forwards as in one, found out by a few short forwards of the
+model itself.
 
-Some do not: their layers leave out the state that they had (Jamba's, Zamba's, RecurrentGemma's, in a forward of several tokens
-behind others), or count positions from zero again (Bamba's, where position_ids are not given). That is not the service's doing,
-and eager attention with Transformers' own cache gives the same; but it is not what one forward over the whole text gives.
+Some do not: their layers leave out the state that they had (Jamba's, Zamba's, RecurrentGemma's, in a forward
+of several tokens behind others), or count positions from zero again (Bamba's, where position_ids are not
+given). That is not the service's doing, and eager attention with Transformers' own cache gives the same; but
+it is not what one forward over the whole text gives.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from .layers import evaluating
 from .limits import Limits
 
 _TOKENS, _BORDER, _ALONE = 14, 8, 3  # of the text; of its first block; of its last tokens, one by one
-# Of the largest logit, in the middle of the rows behind the border: a row or two may differ by more where experts are chosen
-# by rounding. What is left out shows in all of them.
+# Of the largest logit, in the middle of the rows behind the border: a row or two may differ by more where
+# experts are chosen by rounding. What is left out shows in all of them.
 _MOST = 5e-3
 _MOST_HALF = 0.08  # in types that round to 8 or 11 bits
 _MOST_HALF_STATES = 0.02  # where the doubt costs speed alone: such models are fed token by token

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BanyanCache: a Transformers cache whose keys and values live in a Banyan cluster. Nothing of them is kept here."""
+"""BanyanCache: a Transformers cache whose keys and values live in a Banyan cluster. Nothing of them is kept
+here."""
 
 from __future__ import annotations
 
@@ -41,12 +42,14 @@ class BanyanCache(Answering):
     Args:
         model: the model; or its config, then the model is looked at when it is first called.
         client: of the cluster.
-        session: the session's name: opened where it is there, and generation goes on without a prefill; else made.
-            None: a session without a name, deleted by close(), with the cache, or after six hours without use.
-            A batch has one session a sequence, NAME/0, NAME/1, …
+        session: the session's name: opened where it is there, and generation goes on without a prefill; else
+        made.
+            None: a session without a name, deleted by close(), with the cache, or after six hours without
+            use. A batch has one session a sequence, NAME/0, NAME/1, …
         batch: how many sequences a named session has; None: opened, or made by the first call.
         kv_type: how the cluster holds keys and values; None: as the model computes them.
-        spec: more fields of banyan.Spec: chunk_tokens, members, idle_ttl, forget (what windows have left behind is given
+        spec: more fields of banyan.Spec: chunk_tokens, members, idle_ttl, forget (what windows have left
+        behind is given
             back; crop goes as far back as the margin).
     """
 
@@ -181,7 +184,8 @@ class BanyanCache(Answering):
     # ---- life ----
 
     def fork(self, name: str | None = None) -> BanyanCache:
-        """Another cache that begins with what this one holds: n answers to one document, which is held once."""
+        """Another cache that begins with what this one holds: n answers to one document, which is held
+        once."""
         self._check_open()
         self._check_ended()
         self._look()
@@ -202,7 +206,8 @@ class BanyanCache(Answering):
         return other
 
     def beside(self, columns: int) -> BanyanCache:
-        """Another cache over the same sessions, for a forward beside others (wave.py): stand() says where, let_go() ends it.
+        """Another cache over the same sessions, for a forward beside others (wave.py): stand() says where,
+        let_go() ends it.
 
         columns: how far both come.
         """
@@ -229,7 +234,8 @@ class BanyanCache(Answering):
         self._steps = None
 
     def close(self) -> None:
-        """Releases the sessions. Those with a name live on; those without are deleted. The cache is not used again."""
+        """Releases the sessions. Those with a name live on; those without are deleted. The cache is not used
+        again."""
         self._closed = True
         self._drop_hooks()
         if self._steps is not None:

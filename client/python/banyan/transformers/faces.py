@@ -35,7 +35,8 @@ class _NotHeld(Refused, AttributeError):
 class Face(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """One attention layer.
 
-    Its keys and values stand for those that the service holds: a model may ask whether there are any, and not compute with them.
+    Its keys and values stand for those that the service holds: a model may ask whether there are any, and not
+    compute with them.
     """
 
     is_sliding, is_croppable, is_compileable = False, True, False

@@ -12,7 +12,8 @@ import torch
 def feed(
     model: Any, cache: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, at: int, until: int, *, positions: bool = True
 ) -> Any:  # fmt: skip
-    """One forward of the columns [at, until). positions: False: none are given, so that the model counts padding, too."""
+    """One forward of the columns [at, until). positions: False: none are given, so that the model counts
+    padding, too."""
     more = _beside(model, attention_mask, at, until)
     if not positions:
         more.pop("position_ids", None)

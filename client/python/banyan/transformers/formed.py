@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form of a forward: frequencies that depend on the length of the text (lengths.py), limits that a step leaves out (limits.py)."""
+"""The form of a forward: frequencies that depend on the length of the text (lengths.py), limits that a step
+leaves out (limits.py)."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ class Formed(Opened):
         )
 
     def _feed_again(self, model: Any, form: int, positions: bool) -> None:
-        """The text crosses the border of the frequencies: all keys are other ones. positions: whether padding has none."""
+        """The text crosses the border of the frequencies: all keys are other ones. positions: whether padding
+        has none."""
         codes, columns, pads = self._all_codes(), self.columns, list(self.pads)
         if not bool(text.is_id(codes).all()):
             raise Refused(
@@ -90,7 +92,8 @@ class Formed(Opened):
     def _taken_back(self, model: Any, keywords: dict[str, Any]) -> dict[str, Any] | None:
         """What a forward should have been given, of whose arguments the model has dropped the cache.
 
-        Models with longrope (Phi-3) do so where a text passes the border, so that generate() begins again without what is held.
+        Models with longrope (Phi-3) do so where a text passes the border, so that generate() begins again
+        without what is held.
         """
         call, ids = running(), keywords.get("input_ids")
         if call is None or call[0] is not self or call[1] is not model or keywords.get("past_key_values") is not None or not self._lengths:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""generate() shows its cache the model and the whole text, before it feeds anything; and what it is about while it runs."""
+"""generate() shows its cache the model and the whole text, before it feeds anything; and what it is about
+while it runs."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ _running = _Running()
 
 
 def running() -> tuple[Any, Any, Asked] | None:
-    """The cache, the model and the arguments of the innermost generate() of this thread that was given a cache."""
+    """The cache, the model and the arguments of the innermost generate() of this thread that was given a
+    cache."""
     return _running.calls[-1] if _running.calls else None
 
 
@@ -77,7 +79,8 @@ def _noted(cache: Generating, model: Any, asked: Asked) -> Iterator[None]:
 
 
 def watch_generate() -> None:
-    """Later the cache sees the tokens that are fed alone: what it holds of the text could not be compared any more."""
+    """Later the cache sees the tokens that are fed alone: what it holds of the text could not be compared any
+    more."""
     generate = GenerationMixin.generate
     if hasattr(generate, "_banyan"):
         return

@@ -17,7 +17,8 @@ from .text import Text
 
 class Held(State):
     def tokens(self) -> list[torch.Tensor]:
-        """The tokens that each sequence holds, without padding, read from the service. -1: an embedding was fed there."""
+        """The tokens that each sequence holds, without padding, read from the service. -1: an embedding was
+        fed there."""
         return [codes.masked_fill(~text.is_id(codes), -1) for codes in self._read()]
 
     def _read(self) -> list[torch.Tensor]:
@@ -42,7 +43,8 @@ class Held(State):
         return text.of_embeddings(fed) if fed.is_floating_point() else fed.detach().to("cpu", torch.int64)
 
     def _common(self, fed: torch.Tensor) -> list[int]:
-        """How many columns of each sequence are the same in what is held and in a text, ids or embeddings; padding counts."""
+        """How many columns of each sequence are the same in what is held and in a text, ids or embeddings;
+        padding counts."""
         codes, embedded = self._codes(fed), self._embedded_alike()
         held = self._held()
         return [
@@ -69,7 +71,8 @@ class Held(State):
         return numbers
 
     def _is_alike(self, model: Any) -> bool:
-        """Whether a forward depends on nothing of an id but its embedding. Models may have a second table of them (Gemma 3n)."""
+        """Whether a forward depends on nothing of an id but its embedding. Models may have a second table of
+        them (Gemma 3n)."""
         if self._alike is None:
             table = model.get_input_embeddings()
             ids = torch.tensor([[1, 0]], device=table.weight.device)
@@ -84,10 +87,12 @@ class Held(State):
         return self._alike
 
     def check(self, input_ids: torch.Tensor) -> None:
-        """Refuses unless the sessions hold a beginning of these tokens, [batch, tokens], or as many of them as there are.
+        """Refuses unless the sessions hold a beginning of these tokens, [batch, tokens], or as many of them
+        as there are.
 
-        Padding is what the cache has noted. generate() and prefill() do it by themselves; call it before a bare forward of a
-        session that was resumed. Embeddings, [batch, tokens, hidden], are compared by a hash of each.
+        Padding is what the cache has noted. generate() and prefill() do it by themselves; call it before a
+        bare forward of a session that was resumed. Embeddings, [batch, tokens, hidden], are compared by a
+        hash of each.
         """
         if self._steps is None:
             return
@@ -104,7 +109,8 @@ class Held(State):
         self._unchecked, self._began = False, None
 
     def _check_not_again(self, fed: torch.Tensor) -> None:
-        """Of a bare forward after a session was resumed: it is given new tokens, not the text from its beginning."""
+        """Of a bare forward after a session was resumed: it is given new tokens, not the text from its
+        beginning."""
         if fed.shape[1] >= self.columns and all(
             bool((fed[i, pad : self.columns] == self._held().row(i, pad, self.columns)).all()) for i, pad in enumerate(self.pads)
         ):
@@ -115,11 +121,13 @@ class Held(State):
         self._unchecked = False
 
     def rewind_to(self, input_ids: torch.Tensor) -> int:
-        """Goes back to the beginning that what is held has in common with these tokens, [batch, tokens]; what is behind is removed.
+        """Goes back to the beginning that what is held has in common with these tokens, [batch, tokens]; what
+        is behind is removed.
 
-        For a text whose last part has changed: a chat template that writes the last answer in another way, an answer that
-        is to be given again. Returns how many columns are left; generate() feeds the others. A batch goes back as far as the
-        sequence that differs first. Refused where a layer's state cannot go back, as crop() is.
+        For a text whose last part has changed: a chat template that writes the last answer in another way, an
+        answer that is to be given again. Returns how many columns are left; generate() feeds the others. A
+        batch goes back as far as the sequence that differs first. Refused where a layer's state cannot go
+        back, as crop() is.
         """
         if self._steps is None or not self.columns:
             return 0

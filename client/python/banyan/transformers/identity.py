@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which model a session was made with: a fingerprint of its configuration and of its weights.
 
-Both are in every token's row of the session's last layer (tokens.py). They depend on no device, no thread and no path;
-on a dtype only where it rounds: a bfloat16 checkpoint has the same fingerprint loaded as float32, a float32
-checkpoint loaded as bfloat16 another one, since keys and values differ then too.
+Both are in every token's row of the session's last layer (tokens.py). They depend on no device, no thread and
+no path; on a dtype only where it rounds: a bfloat16 checkpoint has the same fingerprint loaded as float32, a
+float32 checkpoint loaded as bfloat16 another one, since keys and values differ then too.
 
-Every element of every weight counts, and of adapters (PEFT) those that are active, with their scaling. A tensor is read once
-and again when it has changed: when it is another one, lies elsewhere, or PyTorch has counted a write to it. Writes through
-`.data` are not counted: before each generate() a row and a column of each weight are looked at as well, which finds all that
-alter more than single elements.
+Every element of every weight counts, and of adapters (PEFT) those that are active, with their scaling. A
+tensor is read once and again when it has changed: when it is another one, lies elsewhere, or PyTorch has
+counted a write to it. Writes through
+`.data` are not counted: before each generate() a row and a column of each weight are looked at as well, which
+finds all that alter more than single elements.
 """
 
 from __future__ import annotations
@@ -137,7 +138,8 @@ class Identity:
         self._adapters: list[_Adapters] = []
 
     def mark(self, glance: bool = True) -> int:
-        """Of the configuration in the lower bits, of the weights in the others. glance: finds uncounted writes, too."""
+        """Of the configuration in the lower bits, of the weights in the others. glance: finds uncounted
+        writes, too."""
         if self._mark is not None and self._is_the_same():
             if not glance:
                 return self._mark
@@ -215,7 +217,8 @@ def _is_plain(x: Any) -> bool:
 
 
 def _tensors(model: Any, adapters: dict[int, _Adapters]) -> Iterator[tuple[str, _Seen, bool]]:
-    """What decides keys and values: weights and lasting buffers, those of adapters where they are active; whether one can be read."""
+    """What decides keys and values: weights and lasting buffers, those of adapters where they are active;
+    whether one can be read."""
     left_out: set[int] = set()
     for module in model.modules():
         mine = adapters.get(id(module))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a model's layers ask of attention, found out by one forward of two tokens through the model itself.
 
-Nothing is read from configurations, which differ from family to family: the probe runs the model with a cache and an
-attention function that write down what arrives. A layer that does not ask, asks twice, or asks for something that the
-service does not compute, is refused there: before anything is stored.
+Nothing is read from configurations, which differ from family to family: the probe runs the model with a cache
+and an attention function that write down what arrives. A layer that does not ask, asks twice, or asks for
+something that the service does not compute, is refused there: before anything is stored.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Layer:
     latent: bool = False
 
 
-# Keywords of attention calls that do not change what is computed, or only for implementations other than ours.
+# Keywords of attention calls that do not change what is computed, or only for implementations other than
+# ours.
 _HARMLESS = frozenset(
     {
         "dropout", "scaling", "sliding_window", "softcap", "s_aux", "is_causal", "position_ids", "cache_position", "use_cache",
@@ -269,7 +270,8 @@ def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], tuple[torch.dty
     cache = Cache(layers=faces(config, probe))
     probe.local = all(stateful(layer) for layer in cache.layers)
     embedding: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
-    # Of a model that accelerate has put elsewhere the weights are meta tensors, and its hooks move what comes in.
+    # Of a model that accelerate has put elsewhere the weights are meta tensors, and its hooks move what comes
+    # in.
     device = embedding.device if not embedding.is_meta else torch.device("cpu")
     tokens = torch.tensor([[0, min(1, embedding.shape[0] - 1)]], device=device)
     try:

@@ -42,7 +42,8 @@ def watch() -> None:
 
 
 def leave(client: Client, ids: list[int]) -> None:
-    """These sessions are deleted soon. Makes no call and takes no lock. Ids, since the holds on them are collected as well."""
+    """These sessions are deleted soon. Makes no call and takes no lock. Ids, since the holds on them are
+    collected as well."""
     _left.put((client, ids))
 
 

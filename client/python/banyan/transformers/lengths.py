@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose keys depend on how long the text is, or was: exact means what one forward over the whole text gives.
+"""Models whose keys depend on how long the text is, or was: exact means what one forward over the whole text
+gives.
 
     rope_type   keys of n tokens                          here
-    longrope    n <= original: short factors, else long   a session has one form; where a text passes the border, it is fed again
+    longrope    n <= original: short factors, else long   a session has one form; where a text passes the
+    border, it is fed again
                                                           in the other form
-    dynamic     n <= original: as trained, else others    refused behind the border: each further token would change all keys
+    dynamic     n <= original: as trained, else others    refused behind the border: each further token would
+    change all keys
                 for each n
 
-Types are read from the model's rotary embeddings, where Transformers has put them from whichever field of a configuration had
-them (rope_parameters, rope_scaling; one for all layers, or one for each type of layers). Types of layers may have different
-borders: a form is the number of borders that the text has passed.
+Types are read from the model's rotary embeddings, where Transformers has put them from whichever field of a
+configuration had them (rope_parameters, rope_scaling; one for all layers, or one for each type of layers).
+Types of layers may have different borders: a form is the number of borders that the text has passed.
 
     text of n tokens    n <= a       a < n <= b     b < n
     form                0            1              2
     layers with a       short        long           long
     layers with b       short        short          long
 
-A block of a long text must have the long factors though it ends before the border. Transformers chooses them by the largest
-position that it sees: in the long form the embedding is given one position more, behind the border, and its row is cut off.
+A block of a long text must have the long factors though it ends before the border. Transformers chooses them
+by the largest position that it sees: in the long form the embedding is given one position more, behind the
+border, and its row is cut off.
 """
 
 from __future__ import annotations
@@ -95,7 +99,8 @@ class Lengths:
         return bool(self._ropes)
 
     def form_of(self, length: int) -> int:
-        """Which form a text of so many positions has; Refused where it would have another one with each token."""
+        """Which form a text of so many positions has; Refused where it would have another one with each
+        token."""
         for rope in self._ropes:
             module = rope.module()
             if rope.dynamic and (length > rope.border or (length == rope.border and _has_grown(module))):
@@ -173,7 +178,8 @@ def _has_grown(module: Any) -> bool:
 
 
 def _check_independent(model: Any, module: Any) -> None:
-    """That a rotary embedding of no type that is known to depend on the length gives a position the same, whatever comes behind."""
+    """That a rotary embedding of no type that is known to depend on the length gives a position the same,
+    whatever comes behind."""
     if not any(name.endswith("inv_freq") for name, _ in module.named_buffers(recurse=False)):
         return
     for name, kind in _types_of(module):

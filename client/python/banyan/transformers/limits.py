@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that limit their time steps in a forward of several tokens, and not in one of a single token: Mamba 2's in Transformers.
+"""Layers that limit their time steps in a forward of several tokens, and not in one of a single token: Mamba
+2's in Transformers.
 
     forward    dt = clamp(softplus(x + dt_bias), low, high)
     step       dt = softplus(x + dt_bias)
 
-One forward over the whole text limits every token's, so a step's are limited here, too, with any cache's states: x is the last
-columns of what in_proj gives, and is kept between the values of which softplus makes the limits.
+One forward over the whole text limits every token's, so a step's are limited here, too, with any cache's
+states: x is the last columns of what in_proj gives, and is kept between the values of which softplus makes
+the limits.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Limits:
         return bool(self._layers)
 
     def in_step(self) -> list[Any]:
-        """Hooks of a forward behind tokens that are held; who calls removes them. With several tokens it is as it is."""
+        """Hooks of a forward behind tokens that are held; who calls removes them. With several tokens it is
+        as it is."""
         return [_hook(module) for layer in self._layers if (module := layer()) is not None]
 
     @contextlib.contextmanager

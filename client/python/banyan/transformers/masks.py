@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transformers' masks, recognised: what a row may see, and how much padding stands before each sequence.
 
-Transformers describes a mask as a function of (batch, head, query, key), composed of known parts, and asks the
-attention implementation's mask function to make a tensor of it. Ours makes none: it reads how the function is
-composed. A part that it does not know is refused.
+Transformers describes a mask as a function of (batch, head, query, key), composed of known parts, and asks
+the attention implementation's mask function to make a tensor of it. Ours makes none: it reads how the
+function is composed. A part that it does not know is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from .tags import leave_tracing, uncompiled
 
 
 class Rule(NamedTuple):
-    """What the row at position p sees: keys > p - window, of its own run of `chunk` positions, up to p itself."""
+    """What the row at position p sees: keys > p - window, of its own run of `chunk` positions, up to p
+    itself."""
 
     window: int = 0
     chunk: int = 0
@@ -29,7 +30,8 @@ class Rule(NamedTuple):
 
 
 class Mask(torch.Tensor):
-    """Stands where a mask tensor would: carries the rule. Code that computes with it does not ask the service."""
+    """Stands where a mask tensor would: carries the rule. Code that computes with it does not ask the
+    service."""
 
     rule: Rule
     pads: list[int] | None  # of each sequence, on its left; None: no padding at all
@@ -139,7 +141,8 @@ def _all_of(parts: tuple[Callable[..., Any], ...]) -> tuple[Rule, torch.Tensor |
     if not causal and (windows or chunk):
         raise Refused("this model's attention mask has a window on both sides: the service does not know that")
     window = min(windows, default=0)
-    # The service lets a block's rows see all of it. Here they see what is in their window: the same for blocks that fit into it.
+    # The service lets a block's rows see all of it. Here they see what is in their window: the same for
+    # blocks that fit into it.
     if blocks is not None and (chunk or (window and _longest(blocks) > window)):
         raise Refused(f"a block of {_longest(blocks)} tokens that see each other, in a window of {window}: the service does not know that")
     return Rule(window, chunk, causal), blocks

@@ -96,7 +96,8 @@ class Opened(Held):
         pads = {i: int(one.pads) for i, one in said.items()}
         self._form = max((int(one.forms) for one in said.values()), default=SHORT)
         least = min(pads.values(), default=0)  # padding before all of them belongs to none
-        # As far as all have come: a forward that a dead process has begun may have gone further in some, and in some layers.
+        # As far as all have come: a forward that a dead process has begun may have gone further in some, and
+        # in some layers.
         self.columns = min((infos[i].length + pads[i] - least for i in begun), default=0)
         self.pads = [min(pads[i] - least, self.columns) if i in pads else self.columns for i in range(len(sessions))]
         self._dirty = any(n > self.columns - pad for info, pad in zip(infos, self.pads) for n in info.layer_lengths)

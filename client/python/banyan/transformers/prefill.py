@@ -23,17 +23,20 @@ def prefill(
     model: PreTrainedModel, input_ids: torch.Tensor, cache: BanyanCache, *, attention_mask: torch.Tensor | None = None,
     block: int = 1024, progress: bool | None = None, overlap: bool = True,
 ) -> int:  # fmt: skip
-    """Feeds what the cache does not have yet of input_ids [batch, tokens], but the last token, which generate() needs.
+    """Feeds what the cache does not have yet of input_ids [batch, tokens], but the last token, which
+    generate() needs.
 
-    What the cache has is compared with input_ids first (BanyanCache.check), so a document that was read by another
-    process is not read again. An interrupted call may be repeated: it goes on where it was.
+    What the cache has is compared with input_ids first (BanyanCache.check), so a document that was read by
+    another process is not read again. An interrupted call may be repeated: it goes on where it was.
 
     Args:
         attention_mask: of all tokens, where there is padding on the left.
         block: tokens of a forward.
         progress: whether tqdm shows a bar; None: on a terminal, from 4 blocks on.
-        overlap: a block is computed while the workers compute the attention of the one before it, in two threads. Without
-            it, and for models that cannot be in two forwards at once, one block after the other: the same answers.
+        overlap: a block is computed while the workers compute the attention of the one before it, in two
+        threads. Without
+            it, and for models that cannot be in two forwards at once, one block after the other: the same
+            answers.
 
     Returns how many tokens of each sequence were fed.
     """
@@ -52,7 +55,8 @@ def prefill(
         feed_part(model, to, input_ids, attention_mask, at, until)
 
     positions = input_ids.shape[1] if attention_mask is None else int(attention_mask.long().sum(-1).max())
-    # Not inference_mode: the states of layers that stay here are written to again by generate(), outside of it.
+    # Not inference_mode: the states of layers that stay here are written to again by generate(), outside of
+    # it.
     with torch.no_grad(), cache.toward(positions), _bar(end - begin, len(parts), progress) as done:
         # One after the other until the sessions are there and no sequence is nothing but padding.
         while parts and not (cache.sessions and all(pad < cache.get_seq_length() for pad in cache.pads)):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decode step's call, one row a sequence: its C structures are filled once, and a step alters a few numbers in them."""
+"""A decode step's call, one row a sequence: its C structures are filled once, and a step alters a few numbers
+in them."""
 
 from __future__ import annotations
 
@@ -24,9 +25,11 @@ _FIRST, _Q, _K, _V, _O = (_word(field) for field in ("first", "q", "k", "v", "o"
 
 
 class RowCall:
-    """banyan_attend for one row of each session of a batch, of one layer; and of the layer of tokens, where a call brings them.
+    """banyan_attend for one row of each session of a batch, of one layer; and of the layer of tokens, where a
+    call brings them.
 
-    Rows are tensors dense in the order [batch, heads, dim], in the processor's memory; who calls keeps them until it returns.
+    Rows are tensors dense in the order [batch, heads, dim], in the processor's memory; who calls keeps them
+    until it returns.
     """
 
     def __init__(self, client: Client, sessions: list[Session], index: int, layer: Layer, dtype: torch.dtype) -> None:

@@ -21,7 +21,8 @@ def _kind(layer: Layer) -> Kind:
 
 
 def spec_of(plan: dict[int, Layer], layers: int, kv_type: str, more: dict[str, Any]) -> Spec:
-    """The model's layers, of one kind for each sort of them, and behind them the one that holds the tokens."""
+    """The model's layers, of one kind for each sort of them, and behind them the one that holds the
+    tokens."""
     behind = [KIND, KEEPER] if more.get("forget") else [KIND]
     of_layer = [_kind(plan[i]) if i in plan else None for i in range(layers)] + behind
     kinds = list(dict.fromkeys(kind for kind in of_layer if kind is not None))

@@ -24,7 +24,8 @@ from .text import Text
 
 
 class State(Cache):
-    """The fields of a BanyanCache. Each of the classes between the two does one thing with them; lower ones do not call higher ones.
+    """The fields of a BanyanCache. Each of the classes between the two does one thing with them; lower ones
+    do not call higher ones.
 
     BanyanCache (cache.py)    a forward's attention; its life
     Answering (answering.py)  what generate() and prefill() are called with
@@ -174,7 +175,8 @@ class State(Cache):
         self._select([i for i in range(len(self.pads)) for _ in range(repeats)])
 
     def _select(self, sources: list[int]) -> None:
-        """Sequences are forked, dropped, or change places. Sessions with a name stay what they are: forks take their place."""
+        """Sequences are forked, dropped, or change places. Sessions with a name stay what they are: forks
+        take their place."""
         if self._steps is None or sources == list(range(len(self.pads))):
             return
         if self._named:

@@ -28,7 +28,8 @@ _TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 class _Part(NamedTuple):
-    """Rows begin..end of sequence `i`, of a block that sees itself in both directions, or of none (count 0)."""
+    """Rows begin..end of sequence `i`, of a block that sees itself in both directions, or of none (count
+    0)."""
 
     i: int
     begin: int
@@ -38,7 +39,8 @@ class _Part(NamedTuple):
 
 
 def _split(i: int, ids: list[int], columns: int, skip: int, rows: int, pad: int) -> list[_Part]:
-    """Rows skip..rows of a sequence whose columns have these ids (-1: no block), cut where blocks begin and end."""
+    """Rows skip..rows of a sequence whose columns have these ids (-1: no block), cut where blocks begin and
+    end."""
     parts: list[_Part] = []
     runs = [(key, [c for c, _ in group]) for key, group in itertools.groupby(enumerate(ids[: columns + rows]), key=lambda x: x[1])]
     named = [key for key, _ in runs if key >= 0]
@@ -183,7 +185,8 @@ class Steps:
         return found
 
     def _parts(self, rows: int, columns: int, pads: list[int], blocks: torch.Tensor | None) -> list[_Part]:
-        """The items of a call: all rows of a sequence but its padding; with blocks, the rows of each on their own."""
+        """The items of a call: all rows of a sequence but its padding; with blocks, the rows of each on their
+        own."""
         parts: list[_Part] = []
         for i, pad in enumerate(pads):
             skip = pad - columns if pad > columns else 0
@@ -242,7 +245,8 @@ class Steps:
                 session.commit(index, first, rows - skip)
 
     def put_tokens(self, codes: torch.Tensor, stamp: Stamp) -> None:
-        """Notes the numbers of a forward's tokens [batch, rows], in the layer behind the model's: with the forward's first call."""
+        """Notes the numbers of a forward's tokens [batch, rows], in the layer behind the model's: with the
+        forward's first call."""
         self._tokens = codes, stamp
 
     def _tokens_of(self, rows: int, columns: int, pads: list[int]) -> _Rows | None:
@@ -300,7 +304,8 @@ class Steps:
                 self._histories[i] = {info.incarnation + 1}
 
     def select(self, sources: list[int]) -> None:
-        """Session i becomes a continuation of what session sources[i] is now. Those that none goes on from are deleted."""
+        """Session i becomes a continuation of what session sources[i] is now. Those that none goes on from
+        are deleted."""
         kept: set[int] = set()
         chosen: list[Session] = []
         for source in sources:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """New keys and values on their way from a cache's update() to the attention function.
 
-The cache keeps nothing: update() gives back the new rows alone, in tensors that only our attention function may
-open. A model that computed its attention itself would see the new rows without the old ones: it fails at its first
-operation on them instead.
+The cache keeps nothing: update() gives back the new rows alone, in tensors that only our attention function
+may open. A model that computed its attention itself would see the new rows without the old ones: it fails at
+its first operation on them instead.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Tag:
         self.touched = ""  # the first operation of the model's own on it
 
     def index_for(self, module: torch.nn.Module) -> int:
-        """Which layer asks: another one than the tag's where keys are shared; modules that are shared do not know."""
+        """Which layer asks: another one than the tag's where keys are shared; modules that are shared do not
+        know."""
         index = getattr(module, "layer_idx", None)
         return index if isinstance(index, int) and index >= 0 else self.layer
 
@@ -127,6 +128,6 @@ class _Pending(threading.local):
     tag: Tag | None = None
 
 
-# The update that this thread has made and whose attention call is yet to come: models that cache latents (MLA)
-# expand them in between, and what arrives then carries no tag.
+# The update that this thread has made and whose attention call is yet to come: models that cache latents
+# (MLA) expand them in between, and what arrives then carries no tag.
 pending = _Pending()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch was fed, on the host: a number for each token, by which texts are compared before anything is fed.
+"""What a batch was fed, on the host: a number for each token, by which texts are compared before anything is
+fed.
 
 The number of a token is its id. Where a model was fed embeddings, it is a hash of them, above every id.
 """
@@ -27,7 +28,8 @@ def weights(n: int, device: torch.device) -> torch.Tensor:
 
 
 def words_of(x: torch.Tensor) -> torch.Tensor:
-    """The values as whole numbers of 32 bits, mixed: the same for a value whichever floating type holds it exactly. New memory."""
+    """The values as whole numbers of 32 bits, mixed: the same for a value whichever floating type holds it
+    exactly. New memory."""
     if x.is_complex():
         x = torch.view_as_real(x)
     if x.is_floating_point():
@@ -71,7 +73,8 @@ def shown(code: int) -> str:
 
 
 class Text:
-    """The numbers of a batch, [batch, columns], padding included; how many of the columns count is said by the cache."""
+    """The numbers of a batch, [batch, columns], padding included; how many of the columns count is said by
+    the cache."""
 
     def __init__(self, batch: int, columns: int = 64) -> None:
         self._codes = torch.zeros((batch, columns), dtype=torch.int64)
@@ -107,7 +110,8 @@ class Text:
 def common(held: torch.Tensor, given: torch.Tensor, embedded: Callable[[torch.Tensor], torch.Tensor] | None) -> int:
     """How many numbers of two texts [tokens] are the same from the beginning.
 
-    embedded: ids [n] -> the numbers of their embeddings, where a model computes the same from the one as from the other.
+    embedded: ids [n] -> the numbers of their embeddings, where a model computes the same from the one as from
+    the other.
     """
     n = min(len(held), len(given))
     held, given = held[:n], given[:n]

@@ -59,7 +59,8 @@ class Watching(Formed):
         self._refused = None
 
     def _await_tokens(self, model: Any) -> None:
-        """Of a forward that has begun already, perhaps with this cache: what the model inside is called with, or what is embedded."""
+        """Of a forward that has begun already, perhaps with this cache: what the model inside is called with,
+        or what is embedded."""
         here = weakref.ref(self)
         inside, embedding = getattr(model, "base_model", model), model.get_input_embeddings()
 
@@ -223,7 +224,8 @@ class Watching(Formed):
             )
 
     def _with_positions(self, arguments: Any, keywords: dict[str, Any], fed: torch.Tensor | None) -> Any:
-        """The arguments of a forward, with position_ids where the model would count from zero without them."""
+        """The arguments of a forward, with position_ids where the model would count from zero without
+        them."""
         if not self._ways.positions or not self.columns or keywords.get("position_ids") is not None or fed is None:
             return None
         if any(self.pads):
@@ -252,7 +254,8 @@ class Watching(Formed):
         self._dropouts = [weakref.ref(m) for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
 
     def _take_back(self) -> None:
-        """Of a forward that an error has ended behind its last layer of attention: its tokens are not held."""
+        """Of a forward that an error has ended behind its last layer of attention: its tokens are not
+        held."""
         if self._open and self._began is not None and self.columns > self._began:
             self.columns, self._done, self._dirty = self._began, set(), True
             self._uncount()

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A long prompt's blocks as a wavefront: while the workers compute a block's attention, the client computes the next block.
+"""A long prompt's blocks as a wavefront: while the workers compute a block's attention, the client computes
+the next block.
 
     layer   block i               block i + 1
       l     attention (workers)   waits until block i's rows of layer l are there
       l+1   its keys, values      attention of layer l (workers)
       …
 
-A block's attention needs the rows of the blocks before it, not their answers. So block i + 1 is at most one layer behind.
+A block's attention needs the rows of the blocks before it, not their answers. So block i + 1 is at most one
+layer behind.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _ALTERED = ("make_weights", "cached_rotary_positional_embedding")
 
 
 def possible(model: PreTrainedModel, cache: BanyanCache, block: int) -> bool:
-    """Whether two blocks may be computed at once: nothing but the service keeps a state, of the model or of this thread."""
+    """Whether two blocks may be computed at once: nothing but the service keeps a state, of the model or of
+    this thread."""
     if cache.has_local_layers or any(0 < s.spec.forget < 2 * block for s in cache.sessions):
         return False
     modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
@@ -98,7 +101,8 @@ class _Turn:
 
 
 def run(cache: BanyanCache, parts: list[tuple[int, int]], feed: Callable[[BanyanCache, int, int], Any], done: Callable[[int], Any]) -> None:
-    """Feeds the parts [begin, end) of a prompt that follow what the cache has. done: after each, with its tokens, in any thread.
+    """Feeds the parts [begin, end) of a prompt that follow what the cache has. done: after each, with its
+    tokens, in any thread.
 
     When one fails the cache stands behind the last one before it, as after an interrupted forward.
     """
