@@ -126,3 +126,18 @@ def test_the_one_that_writes_is_not_disturbed(client, llama, two):
     out = torch.cat((out, torch.tensor([[4]])), dim=1)
     one.rewind_to(out)
     assert generate(ours, out, one).tolist() == generate(eager, out, None).tolist()
+
+
+def test_a_cache_that_goes_while_another_is_fed(client, llama):
+    """As the collector ends one that nothing refers to: PyTorch then calls its hooks once more, without keywords."""
+    eager, ours = llama
+    with torch.no_grad(), BanyanCache(ours, client) as cache:
+        for moment in (ours.register_forward_pre_hook, ours.register_forward_hook):
+            cache.reset()
+            gone = BanyanCache(ours, client)
+            hook = moment(lambda *_, gone=gone: gone.close(), prepend=True)
+            try:
+                answer = ours(prompt(), past_key_values=cache).logits
+            finally:
+                hook.remove()
+            torch.testing.assert_close(answer, eager(prompt()).logits, rtol=1e-4, atol=1e-4)

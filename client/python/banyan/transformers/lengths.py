@@ -137,8 +137,8 @@ def _hooks(module: Any, borders: dict[str | None, int], passed: set[int]) -> lis
     seen: list[int] = []  # rows of a call under way; 0: as it is
 
     @uncompiled
-    def before(module: Any, arguments: Any, keywords: Any) -> Any:
-        if threading.get_ident() != mine:
+    def before(module: Any, arguments: Any, keywords: Any = None) -> Any:
+        if threading.get_ident() != mine or keywords is None:  # removed while hooks run (watching.py)
             return None
         ids = keywords["position_ids"] if "position_ids" in keywords else arguments[1]
         border = borders.get(keywords.get("layer_type", arguments[2] if len(arguments) > 2 else None))
@@ -154,7 +154,8 @@ def _hooks(module: Any, borders: dict[str | None, int], passed: set[int]) -> lis
         return (arguments[0], more, *arguments[2:]), keywords
 
     @uncompiled
-    def behind(module: Any, arguments: Any, keywords: Any, output: Any) -> Any:
+    def behind(module: Any, arguments: Any, *rest: Any) -> Any:
+        output = rest[-1]  # behind the keywords, if the hook is still registered
         if threading.get_ident() != mine or not seen:
             return None
         rows = seen.pop()

@@ -65,11 +65,11 @@ class Watching(Formed):
         inside, embedding = getattr(model, "base_model", model), model.get_input_embeddings()
 
         @uncompiled
-        def called(module: torch.nn.Module, arguments: Any, keywords: Any) -> None:
+        def called(module: torch.nn.Module, arguments: Any, keywords: Any = None) -> None:
             for hook in hooks:
                 hook.remove()
             cache = here()
-            if cache is None:
+            if cache is None or keywords is None:  # see _watch()
                 return
             if module is not inside:
                 cache._fed = arguments[0] if arguments else None
@@ -127,10 +127,13 @@ class Watching(Formed):
         """Notes which tokens are fed, and that no layer is left out."""
         here = weakref.ref(self)
 
+        # PyTorch still calls a hook that was removed while the forward's hooks run (by the collector, of a
+        # cache that nothing refers to), but without keywords.
+
         @uncompiled
-        def begins(module: torch.nn.Module, arguments: Any, keywords: Any) -> Any:
+        def begins(module: torch.nn.Module, arguments: Any, keywords: Any = None) -> Any:
             cache = here()
-            if cache is None:
+            if cache is None or keywords is None:
                 return None
             alone.end(cache)
             if keywords.get("past_key_values") is cache:
@@ -147,14 +150,14 @@ class Watching(Formed):
             return None
 
         @uncompiled
-        def ended(module: torch.nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
+        def ended(module: torch.nn.Module, arguments: Any, keywords: Any, output: Any = None) -> None:
             cache = here()
-            if cache is not None and keywords.get("past_key_values") is cache:
+            if cache is not None and output is not None and keywords.get("past_key_values") is cache:
                 cache._end_forward()
 
         @uncompiled
-        def over(module: torch.nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
-            cache = here()
+        def over(module: torch.nn.Module, arguments: Any, keywords: Any, *output: Any) -> None:
+            cache = here() if output else None  # a single value is the output
             begun = alone.end(cache)  # else it was refused
             if begun and cache is not None and keywords.get("past_key_values") is cache:
                 cache._take_back()
