@@ -126,7 +126,7 @@ def test_other_readers_open_a_snapshot(client, rng, tmp_path, kv_type, read):
 
 
 def test_progress(client, rng, tmp_path):
-    session, k, v = filled(client, rng, 100)
+    session, _, _ = filled(client, rng, 100)
     seen = []
     made = session.snapshot(tmp_path / "s", progress=lambda done, total: seen.append((done, total)))
     assert seen[0] == (0, made.bytes) and seen[-1] == (made.bytes, made.bytes) and seen == sorted(seen)

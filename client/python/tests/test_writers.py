@@ -129,7 +129,7 @@ def test_the_one_that_writes_is_not_disturbed(client, llama, two):
 
 
 def test_a_cache_that_goes_while_another_is_fed(client, llama):
-    """As the collector ends one that nothing refers to: PyTorch then calls its hooks once more, without keywords."""
+    """As the collector ends one that nothing refers to: its hooks are called once more, without keywords."""
     eager, ours = llama
     with torch.no_grad(), BanyanCache(ours, client) as cache:
         for moment in (ours.register_forward_pre_hook, ours.register_forward_hook):
