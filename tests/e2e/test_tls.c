@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster over TLS alone: the bits of a plain one; certificates and authority that change under steps; and
-// those who are not what they say: expired, of another authority, a worker's certificate for a coordinator, a
-// client's for a worker.
+// A cluster over TLS alone: the bits of a plain one; certificates and authority that change under steps;
+// wrong certificates: expired, of another authority, a worker's for a coordinator, a client's for a worker.
 #include "tests/e2e/support.h"
 
 #include <pthread.h>

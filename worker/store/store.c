@@ -255,8 +255,7 @@ void worker_store_let_go(struct worker_store *store, struct worker_chunk *chunk)
 
 // ---- memory of rows -----------------------------------------------------------------------------
 
-// What a write has allocated so far, so that a failure takes it back. A page that was not written to is
-// invisible.
+// What a write has allocated, so that a failure takes it back. A page without a written row is invisible.
 struct journal {
     struct worker_store *store;
     struct journal_entry {
