@@ -41,9 +41,6 @@ void coordinator_handle_prefix_find(void *arg, struct proto_request *request)
         coordinator_prefix_find(sessions, tenant, spec, &m->prefix, &reply.length);
     if (spec)
         banyan__pb__spec__free_unpacked(spec, NULL);
-    for (struct common_list *at = sessions->prefixes->index.used.next; at != &sessions->prefixes->index.used;
-         at = at->next)
-        reply.kept += common_list_entry(at, struct coordinator_kept, used)->session->tenant == tenant;
     if (code == COMMON_OK)
         proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
     else

@@ -684,8 +684,8 @@ class Session:
         """Ends a session without a name, and closes this handle: it is kept as cache, or else deleted.
 
         prefix: of prefix_hashes(), of its first chunks, all of which must be full: others with these hashes
-        get its keys and values. ttl: it is deleted after so many seconds without use. pin: it is never deleted
-        to make room.
+        get its keys and values. ttl: it is deleted after so many seconds without use. pin: it is never
+        deleted to make room.
         """
         out = ffi.new("banyan_kept *")
         ttl_ns = 0 if ttl is None else int(ttl * 1e9)

@@ -19,8 +19,8 @@ HASH = 16  # bytes of a hash
 def prefix_hashes(tokens: Sequence[int] | Any, salt: bytes = b"", chunk_tokens: int = 256) -> bytes:
     """The hashes of the whole chunks of these tokens, 16 bytes each, for Client.create and Session.keep.
 
-    salt: what decides keys and values beside the tokens (which model, which weights), and what is to keep texts
-    apart within a tenant: hashes with different salts never match.
+    salt: what decides keys and values beside the tokens (which model, which weights), and anything that
+    keeps texts apart within a tenant: hashes with different salts never match.
 
     >>> len(prefix_hashes(range(600)))
     32
@@ -42,7 +42,7 @@ def prefix_hashes(tokens: Sequence[int] | Any, salt: bytes = b"", chunk_tokens: 
 
 @dataclass(frozen=True)
 class Kept:
-    """What became of a session that was to be kept.
+    """What Session.keep() made of a session.
 
     session: the id that has the text now: this one, or another that had the same text already; 0: none.
     length: tokens that can be found. why: why this one is not kept; "": it is.
@@ -57,9 +57,9 @@ class Kept:
 class Prefix:
     """An ended session that is kept as cache.
 
-    bytes: that it counts in its tenant's quota. hits: sessions created from it, since the coordinator's start.
-    idle, ttl: in seconds; ttl 0: none. hash: the first bytes of its last hash. tenant: only for operators and
-    admins.
+    bytes: that it counts in its tenant's quota. hits: sessions created from it since the coordinator's
+    start. idle, ttl: in seconds; ttl 0: none. hash: the first bytes of its last hash. tenant: only for
+    operators and admins.
     """
 
     session: int

@@ -166,7 +166,10 @@ bare)
         "' bare "$root" "$build/bare"
     ;;
 tutorials) exec python "$here/../../tests/deploy/tutorial_test.py" "$here/../.." "$BANYAN_BIN" first-cluster resume your-model ;;
-example) exec python "$here/../../examples/transformers/ask.py" "$@" ;;
+example)
+    python "$here/../../examples/transformers/ask.py" "$@"
+    [ $# -gt 0 ] || exec python "$here/../../examples/transformers/share.py"
+    ;;
 vllm)
     # vLLM finds the plug-in by its entry point, as pip would have installed it; and reaches for nothing outside.
     entry=$build/vllm/banyan-0.dist-info
