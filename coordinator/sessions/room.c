@@ -25,6 +25,7 @@
 #include "coordinator/sync/news.h"
 #include "coordinator/sync/reconcile.h"
 #include "coordinator/sync/recovery.h"
+#include "coordinator/sync/regain.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/returned.h"
 
@@ -153,6 +154,7 @@ void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t n
     coordinator_failovers_tick(sessions);
     coordinator_droppings_tick(sessions);
     coordinator_returned_tick(sessions);
+    coordinator_regain_tick(sessions);
     move_tick(sessions);
     coordinator_drains_tick(sessions);
     coordinator_conditions_tick(sessions);

@@ -26,6 +26,7 @@
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/item.h"
+#include "coordinator/sync/regain.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/visit.h"
 #include "tests/sim/sim_cluster.h"
