@@ -264,8 +264,7 @@ static void look_at(struct coordinator_session *s, struct coordinator_returned *
     if (!coordinator_worker_active(r->w) || coordinator_moves_go_to(s, r->w))
         return; // the visit is under way, or something comes of them
     uint32_t wanted = coordinator_returned_chunks(s, r->w, NULL);
-    if (!r->idle_ns || wanted != r->wanted || r->w->moves ||
-        has_lost(s, r)) // it does so for one session after the other
+    if (!r->idle_ns || wanted != r->wanted || has_lost(s, r) || r->w->moves) // one session's at a time
         r->idle_ns = now;
     r->wanted = wanted;
     if (!wanted || r->w->draining || now - r->idle_ns >= IDLE_NS)
