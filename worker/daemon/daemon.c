@@ -203,14 +203,14 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "listens at, or, if that is all addresses, the one by which it reaches the coordinator.",
          0, 0},
         COMMON_DAEMON_SECRET_OPTION(daemon),
-        COMMON_DAEMON_TOKEN_OPTION(daemon,
-                                   "A token that clients may present with their ticket in place of the\n"
-                                   "coordinator's pass. They need one of the two if this is given or if\n"
-                                   "--listen is not a loopback address. Default: systemd's credential\n"
-                                   "'token', else none."),
+        COMMON_DAEMON_TOKEN_OPTION(
+            daemon, "Not needed: clients present the coordinator's pass, always if --listen is\n"
+                    "not a loopback address. With this option they need the pass on loopback\n"
+                    "too, and this token in place of it opens the worker. Never an admin's\n"
+                    "token: anyone who reads it here controls the cluster."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
          "Allow --listen and --edge-listen beyond loopback without TLS: all traffic can then be\n"
-         "read on the network. Clients still need a pass or the token.",
+         "read on the network. Clients still need a pass.",
          0, 0},
         {"memory", 'm', COMMON_OPTION_SIZE, &config->memory_bytes, "SIZE",
          "Memory for K and V and for what is in flight (messages, partial results, workspaces).\n"
@@ -383,6 +383,11 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     config->tls_client_certs = common_daemon_wants_client_certs(daemon);
     config->secret = daemon->secret;
     config->token = daemon->token_file ? daemon->token : NULL;
+    if (config->token)
+        common_log_warn(
+            "--token-file: a worker needs no token, because clients present the coordinator's "
+            "pass. Remove the option, and the file if it holds an admin's token: anyone who reads "
+            "it on this machine controls the cluster");
     // Last: from here on other processes wait for this one.
     const struct worker_engine_options wanted = {.name = words.engine,
                                                  .module = words.engine_module,

@@ -29,7 +29,7 @@ struct worker_config {           // strings are copied
     const char *advertise;       // host to tell the others in place of these two's; NULL: address.h
     bool listen_by_default;      // `listen` was not given: a loopback address stays what it is
     struct common_secret secret; // the cluster's
-    const char *token;           // clients must present it too; NULL: the ticket is enough
+    const char *token;           // clients may present it in place of a pass; NULL: none
     struct common_tls
         *tls; // its certificate, for tls:// and nng+tls:// endpoints; a reference is taken; NULL: none
     bool tls_client_certs; // clients must show one, too
