@@ -14,6 +14,7 @@
 #include "common/log/log.h"
 #include "proto/rpc/rpc.h"
 #include "worker/daemon/address.h"
+#include "worker/daemon/default_name.h"
 
 #define MEMORY_MIN (UINT64_C(1) << 20)
 
@@ -79,7 +80,7 @@ static bool is_word(const char *text)
     return *text != '\0';
 }
 
-// The host's name, and the worker's: HOST-PID, unless given.
+// The host's name, and the worker's, unless given.
 static enum common_code set_names(struct worker_daemon_options *out, const char *name, const char *host,
                                   struct common_error *err)
 {
@@ -93,7 +94,7 @@ static enum common_code set_names(struct worker_daemon_options *out, const char 
     if (name)
         snprintf(out->name, sizeof out->name, "%s", name);
     else
-        snprintf(out->name, sizeof out->name, "%.52s-%ld", out->host, (long)getpid());
+        worker_default_name(out->host, out->config.coordinator, out->name, sizeof out->name);
     if (!is_word(out->host) || !is_word(out->name))
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,
@@ -183,7 +184,9 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "it may run on another host, as A,B. Required.",
          0, 0},
         {"name", 'n', COMMON_OPTION_STRING, &words->name, "NAME",
-         "Name, unique in the cluster. Default: HOST-PID.", 0, 0},
+         "Name, unique in the cluster. Default: HOST-0, HOST-1, ...: the first that no other worker of\n"
+         "this user has on this machine.",
+         0, 0},
         {"host", 0, COMMON_OPTION_STRING, &words->host, "NAME",
          "Name of this machine; workers with the same name are neighbours in the tree.\n"
          "Default: the host's name.",

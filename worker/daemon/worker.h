@@ -79,6 +79,9 @@ uint64_t worker_unsaved_bytes(const struct worker *worker);
 // Takes no new steps and lets those in hand end; after grace_ns it ends them. Then calls done once, on the
 // loop thread, never on this stack. Once in a worker's life. RESOURCE_EXHAUSTED: nothing has changed.
 enum common_code worker_drain(struct worker *worker, uint64_t grace_ns, void (*done)(void *arg), void *arg);
+// Tells the coordinator that this process ends as it was asked to, once no step is in hand. done runs once:
+// when that was answered, or a second later. Once in a worker's life. RESOURCE_EXHAUSTED: done does not run.
+enum common_code worker_say_farewell(struct worker *worker, void (*done)(void *arg), void *arg);
 // When no step is in hand: after worker_drain's done, or when none was sent. On the loop thread, or when it
 // runs no more. NULL is allowed.
 void worker_free(struct worker *worker);
