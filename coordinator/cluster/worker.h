@@ -103,6 +103,7 @@ struct coordinator_worker {
     bool draining;          // it gets no chunks, and those that it has go elsewhere (place/moves.h), because:
     bool drain_ordered;     // an operator's word, durable
     bool leaving;           // this process of it wants to end; another one is used again
+    bool farewell;          // this process has said that it ends now (place/strike.h)
     bool drain_told;        // that it is empty
     char drain_reason[129]; // for people
     uint32_t moves, big_moves; // to it, under way; of these, the big ones (session/move_queue.h)

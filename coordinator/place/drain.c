@@ -124,7 +124,8 @@ static bool printable(const char *text)
     return true;
 }
 
-// A worker's word for its own process. It says so again and again: a coordinator that has restarted hears it, too.
+// A worker's word for its own process. It says that it wants to leave again and again: a coordinator that has
+// restarted hears it, too. That it ends it says once.
 static void drain_itself(struct coordinator_sessions *sessions, struct proto_request *request,
                          struct coordinator_worker *w, const Banyan__Pb__WorkerDrainRequest *m)
 {
@@ -132,7 +133,12 @@ static void drain_itself(struct coordinator_sessions *sessions, struct proto_req
         proto_request_fail(request, COMMON_FAILED_PRECONDITION, "another process now has this name", NULL, 0);
         return;
     }
-    if (w->leaving == m->resume)
+    if (m->ends) {
+        // Nothing moves now: its store brings its chunks back, or others have copies.
+        w->farewell = true;
+        if (!w->chunks) // and until it is gone it gets none
+            w->leaving = w->draining = w->drain_told = true;
+    } else if (w->leaving == m->resume)
         set_drain(sessions, w, w->drain_ordered, !m->resume,
                   w->drain_ordered ? w->drain_reason
                   : m->resume      ? ""

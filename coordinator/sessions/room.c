@@ -14,6 +14,7 @@
 #include "coordinator/place/placing.h"
 #include "coordinator/place/rebalance.h"
 #include "coordinator/place/spread.h"
+#include "coordinator/place/strike.h"
 #include "coordinator/place/wishes.h"
 #include "coordinator/rows/reshape.h"
 #include "coordinator/session/move_queue.h"
@@ -157,6 +158,7 @@ void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t n
     coordinator_regain_tick(sessions);
     move_tick(sessions);
     coordinator_drains_tick(sessions);
+    coordinator_strikes_tick(sessions);
     coordinator_conditions_tick(sessions);
     coordinator_scrub_tick(sessions);
     if (sessions->parked) { // their time may be over
