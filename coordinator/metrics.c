@@ -16,6 +16,7 @@
 #include "coordinator/limits.h"
 #include "coordinator/place/moves.h"
 #include "coordinator/place/wishes.h"
+#include "coordinator/prefix/prefix.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
@@ -154,6 +155,22 @@ static bool put_totals(struct common_metrics *table, const struct coordinator *c
         {gauge, "banyan_kept_steps", "Sessions with a kept step (--keep-steps).", NULL, NULL,
          c->steps.keep.n},
         {gauge, "banyan_kept_steps_bytes", "Memory of kept steps.", NULL, NULL, (double)c->steps.keep.bytes},
+        {counter, "banyan_prefix_hits_total", "Sessions created from a kept prefix.", NULL, NULL,
+         (double)c->sessions.prefixes->hits},
+        {counter, "banyan_prefix_misses_total", "Sessions created with hashes that matched no kept prefix.",
+         NULL, NULL, (double)c->sessions.prefixes->misses},
+        {counter, "banyan_prefix_saved_tokens_total", "Tokens that hits did not have to compute.", NULL, NULL,
+         (double)c->sessions.prefixes->saved_tokens},
+        {counter, "banyan_prefix_evictions_total", "Kept prefixes deleted because room was needed.", NULL,
+         NULL, (double)c->sessions.prefixes->evictions},
+        {counter, "banyan_prefix_expired_total", "Kept prefixes deleted after their time to live.", NULL,
+         NULL, (double)c->sessions.prefixes->expired},
+        {gauge, "banyan_prefix_sessions", "Ended sessions kept as cache (--prefix-cache).", NULL, NULL,
+         c->sessions.prefixes->index.n},
+        {gauge, "banyan_prefix_bytes", "Workers' memory charged for kept prefixes.", NULL, NULL,
+         (double)c->sessions.prefixes->index.bytes},
+        {gauge, "banyan_prefix_index_bytes", "Coordinator's memory for finding kept prefixes.", NULL, NULL,
+         (double)coordinator_prefix_index_bytes(&c->sessions.prefixes->index)},
         {counter, "banyan_moved_chunks_total", "Copies of chunks that have moved to a worker.", NULL, NULL,
          (double)c->sessions.moves->chunks},
         {counter, "banyan_moved_bytes_total", "Bytes of K and V that moves have copied between workers.",

@@ -24,6 +24,7 @@ const struct ctl_command *const ctl_groups[] = {
     ctl_scrub_commands,
     ctl_quarantine_commands,
     ctl_quota_commands,
+    ctl_prefix_commands,
     ctl_backup_commands,
     ctl_watch_commands,
     ctl_tensor_commands,

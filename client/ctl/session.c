@@ -46,13 +46,13 @@ static json_t *members_of(const banyan_session_info *info)
 
 json_t *ctl_session_json(const banyan_session_info *info)
 {
-    return json_pack("{s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s*}", "id",
+    return json_pack("{s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:s*}", "id",
                      ctl_json_id(info->id), "name", info->name, "state", info->state, "length",
                      ctl_json_u64(info->length), "bytes", ctl_json_u64(info->bytes), "chunks",
                      ctl_json_u64(info->chunks), "steps", ctl_json_u64(info->steps), "idle_ns",
                      ctl_json_u64(info->idle_ns), "epoch", ctl_json_u64(info->epoch), "incarnation",
-                     ctl_json_u64(info->incarnation), "members", members_of(info), "tenant",
-                     *info->tenant ? info->tenant : NULL);
+                     ctl_json_u64(info->incarnation), "members", members_of(info), "kept", info->kept,
+                     "tenant", *info->tenant ? info->tenant : NULL);
 }
 
 static json_t *holes_json(const banyan_session_info *info)

@@ -217,6 +217,20 @@ void coordinator_batch_floor(struct coordinator_batch *batch, uint64_t session, 
     add_numbers(batch, COORDINATOR_OP_FLOOR, NULL, session, floor, 0, 0);
 }
 
+void coordinator_batch_prefix(struct coordinator_batch *batch, uint64_t session,
+                              const struct coordinator_prefix_row *row)
+{
+    struct coordinator_op *op = batch_add(batch, COORDINATOR_OP_PREFIX, NULL);
+    op->a = session, op->b = row->incarnation, op->c = row->used_ns;
+    op->d = row->ttl_ns << 1 | row->pinned;
+    op_bytes(op, row->hashes, row->bytes);
+}
+
+void coordinator_batch_prefix_used(struct coordinator_batch *batch, uint64_t session, uint64_t used_ns)
+{
+    add_numbers(batch, COORDINATOR_OP_PREFIX_USED, NULL, session, used_ns, 0, 0);
+}
+
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker)
 {
     add_numbers(batch, COORDINATOR_OP_MEMBER, worker, session, 0, 0, 0);

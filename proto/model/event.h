@@ -45,6 +45,7 @@ enum proto_event_severity { PROTO_EVENT_INFO, PROTO_EVENT_WARN, PROTO_EVENT_ERRO
     X(SESSION_CREATED, "session-created", 32, 1, "a session was created")                                    \
     X(SESSION_DELETED, "session-deleted", 32, 1, "a client deleted it, or it was idle for too long")         \
     X(SESSION_FORKED, "session-forked", 32, 1, "it was forked from another session")                         \
+    X(SESSION_KEPT, "session-kept", 32, 1, "it has ended and is kept as cache")                              \
     X(SESSION_TRUNCATED, "session-truncated", 32, 1, "it was truncated")                                     \
     X(SESSION_EPOCH, "session-epoch", 32, 1, "its layout has changed, and why")                              \
     X(SESSION_UNAVAILABLE, "session-unavailable", 32, 1,                                                     \

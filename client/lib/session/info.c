@@ -85,6 +85,7 @@ banyan_code client_info_from_pb(const Banyan__Pb__SessionInfoReply *pb, banyan_s
         .idle_ns = pb->idle_ns,
         .forgotten = pb->forgotten,
         .unknown_chunks = pb->unknown_chunks,
+        .kept = pb->kept,
         .n_layers = (uint32_t)pb->n_layers,
         .n_members = (uint32_t)pb->n_members,
     };

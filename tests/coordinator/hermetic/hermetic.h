@@ -105,6 +105,7 @@ int hermetic_moves(void);
 int hermetic_partial(void);
 int hermetic_placing(void);
 int hermetic_plans(void);
+int hermetic_prefixes(void);
 int hermetic_quotas(void);
 int hermetic_reading(void);
 int hermetic_reconcile(void);
