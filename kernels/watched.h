@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels are compiled without the thread sanitizer, which would look at each load of their inner loops. In its
-// builds this reports to it, before a kernel runs, all that the kernel is about to read and write: the same
+// Kernels are compiled without the thread sanitizer, which would look at each load of their inner loops. In
+// its builds this reports, before a kernel runs, all that the kernel is about to read and write: the same
 // races are found at a tenth of the cost.
 #pragma once
 

@@ -157,10 +157,11 @@ static void check_head(const struct mirror *m, const struct kernels_spec *spec, 
         .run_count = 1,
     };
     const struct kernels_interval seen = gather_seen(&job);
-    void *k = gather_head(m->k[layer], spec->kv_heads, spec->k_dim * m->element, kv_head, seen);
-    void *v = gather_head(m->v[layer], spec->kv_heads, dv * m->element, kv_head, seen);
-    float *k_scale = gather_head(m->k_scale[layer], spec->kv_heads, sizeof(float), kv_head, seen);
-    float *v_scale = gather_head(m->v_scale[layer], spec->kv_heads, sizeof(float), kv_head, seen);
+    const enum kernels_kv_type type = (enum kernels_kv_type)m->spec.kv_type;
+    void *k = gather_rows(type, m->k[layer], spec->kv_heads, spec->k_dim, kv_head, seen);
+    void *v = gather_rows(type, m->v[layer], spec->kv_heads, dv, kv_head, seen);
+    float *k_scale = gather_scales(m->k_scale[layer], spec->kv_heads, kv_head, seen);
+    float *v_scale = gather_scales(m->v_scale[layer], spec->kv_heads, kv_head, seen);
     run = (struct kernels_run){.k = k,
                                .v = v,
                                .first = seen.from,
@@ -193,7 +194,7 @@ void mirror_check(const struct mirror *m, uint32_t layer, uint64_t first, uint32
                   const float *o, const float *lse)
 {
     const struct kernels_spec spec = {
-        .kv_type = (enum kernels_kv_type)m->spec.kv_type,
+        .kv_type = gather_type((enum kernels_kv_type)m->spec.kv_type),
         .k_dim = m->spec.k_dim,
         .v_dim = m->spec.v_dim,
         .q_heads = m->spec.q_heads,

@@ -178,9 +178,10 @@ static double ratio(double got, double want, double bound)
     return isfinite(d) && bound > 0 ? d / bound : INFINITY;
 }
 
+// Of what is gathered.
 static struct kernels_spec kernels_spec_of(const banyan_spec *s)
 {
-    return (struct kernels_spec){.kv_type = (enum kernels_kv_type)s->kv_type,
+    return (struct kernels_spec){.kv_type = gather_type((enum kernels_kv_type)s->kv_type),
                                  .k_dim = s->k_dim,
                                  .v_dim = s->v_dim,
                                  .q_heads = s->q_heads,
@@ -201,9 +202,8 @@ double context_lse(const struct context *c, uint32_t layer, uint64_t position, u
     const banyan_spec *s = &c->spec;
     uint32_t h = head / (s->q_heads / s->kv_heads);
     const struct kernels_interval keys = {from, to};
-    size_t element = rounding_bytes(s->kv_type);
-    void *k = gather_head(c->k[layer], s->kv_heads, s->k_dim * element, h, keys);
-    void *k_scale = gather_head(c->k_scale[layer], s->kv_heads, sizeof(float), h, keys);
+    void *k = gather_rows((enum kernels_kv_type)s->kv_type, c->k[layer], s->kv_heads, s->k_dim, h, keys);
+    float *k_scale = gather_scales(c->k_scale[layer], s->kv_heads, h, keys);
     struct kernels_spec ks = kernels_spec_of(s); // of this head alone, and V has nothing to say
     ks.q_heads = ks.kv_heads = ks.v_dim = 1;
     ks.v_in_k = false;
@@ -232,7 +232,7 @@ double context_lse(const struct context *c, uint32_t layer, uint64_t position, u
 static uint32_t runs_of(const struct context *c, const struct kernels_run *all, const banyan_spec *s,
                         struct kernels_run *runs)
 {
-    size_t element = rounding_bytes(s->kv_type);
+    size_t element = kernels_kv_bytes(gather_type((enum kernels_kv_type)s->kv_type));
     uint32_t n = 0, ranges = c->partial ? c->partial->n : 0;
     uint64_t at = all->first, all_end = all->first + all->rows;
     for (uint32_t i = 0; i <= ranges && at < all_end; i++) {
@@ -261,7 +261,7 @@ static bool judge(const struct context *c, uint32_t layer, uint64_t first, uint3
     const banyan_spec *s = &c->spec;
     uint32_t group = s->q_heads / s->kv_heads;
     uint64_t keys = visible ? visible : first + rows;
-    size_t element = rounding_bytes(s->kv_type);
+    const enum kernels_kv_type type = (enum kernels_kv_type)s->kv_type;
     struct kernels_spec ks = kernels_spec_of(s);
     double *want = allocate((size_t)rows * group * s->v_dim * sizeof(*want));
     struct kernels_reference_row *row = allocate((size_t)rows * group * sizeof(*row));
@@ -280,10 +280,10 @@ static bool judge(const struct context *c, uint32_t layer, uint64_t first, uint3
                                   .q_head_stride = s->k_dim,
                                   .runs = runs};
         const struct kernels_interval seen = gather_seen(&job);
-        void *k = gather_head(c->k[layer], s->kv_heads, s->k_dim * element, h, seen);
-        void *v = gather_head(c->v[layer], s->kv_heads, s->v_dim * element, h, seen);
-        void *k_scale = gather_head(c->k_scale[layer], s->kv_heads, sizeof(float), h, seen);
-        void *v_scale = gather_head(c->v_scale[layer], s->kv_heads, sizeof(float), h, seen);
+        void *k = gather_rows(type, c->k[layer], s->kv_heads, s->k_dim, h, seen);
+        void *v = gather_rows(type, c->v[layer], s->kv_heads, s->v_dim, h, seen);
+        float *k_scale = gather_scales(c->k_scale[layer], s->kv_heads, h, seen);
+        float *v_scale = gather_scales(c->v_scale[layer], s->kv_heads, h, seen);
         const struct kernels_run all = {.k = k,
                                         .v = v,
                                         .first = seen.from,
