@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "coordinator/check/regain.h"
 #include "coordinator/check/scrub.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
@@ -27,7 +28,6 @@
 #include "coordinator/sync/news.h"
 #include "coordinator/sync/reconcile.h"
 #include "coordinator/sync/recovery.h"
-#include "coordinator/sync/regain.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/returned.h"
 

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "coordinator/check/regain.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
@@ -26,7 +27,6 @@
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/item.h"
-#include "coordinator/sync/regain.h"
 #include "coordinator/sync/repair.h"
 #include "coordinator/sync/visit.h"
 #include "tests/sim/sim_cluster.h"

@@ -431,7 +431,7 @@ static void the_coordinator_ends_meanwhile(void **state)
     }
 }
 
-// ---- lost chunks (coordinator/sync/regain.h) ------------------------------------------------------------
+// ---- lost chunks (coordinator/check/regain.h) ------------------------------------------------------------
 
 // The victim is away, its copies are removed, and of chunk 1 the other one is wrong.
 static void lose(struct sim_cluster *cluster, struct sim_worker *victim, uint64_t session)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/sync/regain.h"
+#include "coordinator/check/regain.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
