@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What banyanctl says to a tenant, whose token shows no workers: nothing that is hidden is told as missing.
+"""What banyanctl says to a tenant, whose token shows no workers: nothing that is hidden is reported as missing.
 
     access_test.py BIN        BIN: the folder of the programs
 """
