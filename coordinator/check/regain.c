@@ -67,11 +67,11 @@ static struct coordinator_chunk *chunk_of(const struct coordinator_session *s, c
     return chunk && chunk->id == item->id && chunk->lost && chunk->seal == item->seal ? chunk : NULL;
 }
 
-// Whether the worker has it yet, as it was when it was compared.
+// Whether the worker has it yet, as it was when it was compared, and no move that began before brings another.
 static bool has(const struct regain *r, const struct coordinator_session *s,
                 const struct coordinator_chunk *chunk)
 {
-    return coordinator_worker_active(r->w) && !r->w->draining && r->w->visit == r->visit &&
+    return !chunk->moving && coordinator_worker_active(r->w) && !r->w->draining && r->w->visit == r->visit &&
            coordinator_returned_has(s, r->w, chunk);
 }
 
@@ -252,7 +252,7 @@ static void begin(struct coordinator_session *s)
     for (uint32_t i = 0; i < s->layout.n && (!r || r->n < COORDINATOR_MOVE_CHUNKS); i++) {
         struct coordinator_chunk *chunk = &s->layout.chunks[i];
         struct coordinator_worker *w =
-            chunk->lost && !chunk->regaining ? coordinator_returned_holder(s, chunk) : NULL;
+            chunk->lost && !chunk->regaining && !chunk->moving ? coordinator_returned_holder(s, chunk) : NULL;
         if (!w || (r && r->w != w))
             continue;
         if (!r) {

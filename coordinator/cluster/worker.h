@@ -138,6 +138,14 @@ static inline uint64_t coordinator_worker_free_bytes(const struct coordinator_wo
     return w->refused_beats && left >= w->refused_bytes ? w->refused_bytes - 1 : left;
 }
 
+// What is neither used nor free: given out and not taken up yet, or less than an extent. Gone: 0.
+static inline uint64_t coordinator_worker_reserved_bytes(const struct coordinator_worker *w)
+{
+    uint64_t taken = w->used_bytes + coordinator_worker_free_bytes(w);
+    bool gone = w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
+    return gone || taken > w->capacity_bytes ? 0 : w->capacity_bytes - taken;
+}
+
 // It has refused rows of a chunk that takes so many (> 0), for want of memory. It knows best: until its heartbeats say what is
 // in use, no chunk of that size goes there.
 static inline void coordinator_worker_refused(struct coordinator_worker *w, uint64_t bytes)

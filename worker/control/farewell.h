@@ -1,4 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0 The last word of a process that ends as it was asked to: its
+// SPDX-License-Identifier: Apache-2.0
+// The last word of a process that ends as it was asked to: its
 // coordinator then strikes a worker off that holds nothing, in place of missing it. Loop thread.
 #ifndef WORKER_FAREWELL_H
 #define WORKER_FAREWELL_H

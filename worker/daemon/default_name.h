@@ -1,4 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0 The name of a worker without --name: HOST-0, or HOST-1 where a
+// SPDX-License-Identifier: Apache-2.0
+// The name of a worker without --name: HOST-0, or HOST-1 where a
 // worker of this user and coordinator has that on this machine already. So a worker that is started again
 // has the name that it had.
 #ifndef WORKER_DEFAULT_NAME_H
