@@ -41,6 +41,7 @@ class SessionInfo:
     layer_forgotten: tuple[int, ...]
     tenant: str = ""  # its owner; only for operators and admins
     unknown_chunks: int = 0
+    kept: bool = False  # it has ended and is kept as cache (Session.keep)
 
 
 def session_info(c: Any) -> SessionInfo:
@@ -51,7 +52,7 @@ def session_info(c: Any) -> SessionInfo:
         chunks=c.chunks, bytes=c.bytes, steps=c.steps, idle=c.idle_ns / 1e9, incarnation=c.incarnation, epoch=c.epoch,
         forgotten=c.forgotten,
         layer_forgotten=tuple(c.layer_forgotten[i] for i in range(c.n_layers)) if c.layer_forgotten != ffi.NULL else (),
-        tenant=text(c.tenant), unknown_chunks=c.unknown_chunks,
+        tenant=text(c.tenant), unknown_chunks=c.unknown_chunks, kept=bool(c.kept),
     )  # fmt: skip
 
 

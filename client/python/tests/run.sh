@@ -73,9 +73,9 @@ export BANYAN_LIBRARY=$build/lib/libbanyan.so.0 BANYAN_BIN=$build/bin PYTHONPATH
 export PATH=$venv/bin:$PATH
 cd "$here"
 case $what in
-client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers --ignore banyan/vllm --ignore banyan/tokens.py banyan tests/test_{client,lives,operating,snapshots}.py "$@" ;;
+client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers --ignore banyan/vllm --ignore banyan/tokens.py banyan tests/test_{client,lives,operating,prefixes,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{calls,engine_parts,engines,exact,families,generate,hybrids,lengths,misuse,positions,sequences,vision,walk,wave,whose,writers}.py tests/vllm/test_{hooks,merge}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{calls,engine_parts,engines,exact,families,generate,hybrids,lengths,misuse,positions,reuse,sequences,vision,walk,wave,whose,writers}.py tests/vllm/test_{hooks,merge}.py "$@"
     ;;
 walk) exec python tests/walk.py "$@" ;;
 document)
@@ -101,7 +101,7 @@ wheel)
     "$build/wheel/venv/bin/pip" install --quiet --no-deps "$build/wheel"/banyan-*.whl
     cp -r tests conftest.py "$build/wheel/" # away from the sources: what is imported is what was installed
     cd "$build/wheel"
-    PYTHONPATH=$(python -c 'import site; print(site.getsitepackages()[0])') exec venv/bin/python -m pytest -q -p no:cacheprovider tests/test_{client,lives,operating,snapshots}.py "$@"
+    PYTHONPATH=$(python -c 'import site; print(site.getsitepackages()[0])') exec venv/bin/python -m pytest -q -p no:cacheprovider tests/test_{client,lives,operating,prefixes,snapshots}.py "$@"
     ;;
 pythons)
     rm -rf "$build/pythons"
@@ -131,7 +131,7 @@ pythons)
         "$python" -m venv "venv-$version"
         "venv-$version/bin/pip" install --quiet --disable-pip-version-check "$wheel" pytest
         echo "== $("$python" --version)"
-        "venv-$version/bin/python" -m pytest -q -p no:cacheprovider tests/test_{client,lives,operating,snapshots}.py "$@"
+        "venv-$version/bin/python" -m pytest -q -p no:cacheprovider tests/test_{client,lives,operating,prefixes,snapshots}.py "$@"
         ran=$((ran + 1))
     done
     [ $ran -gt 0 ]

@@ -26,6 +26,8 @@ class Answering(Watching):
             self._meet(model)
         self._check_weights(glance=True)
         given = asked.tokens
+        if self._reuse and self._steps is None and given is not None and asked.is_text:
+            self._find_whole(given, asked.mask)
         if self.columns and (given is None or not given.shape[1]):
             raise Refused(
                 f"generate() is given no text, and the cache holds {self.columns} tokens: give it the whole text, those included, or begin "
@@ -54,6 +56,11 @@ class Answering(Watching):
         if self.columns and columns - self.columns > 1 and not self._ways.blocks and not given.is_floating_point():
             self.feed_one_by_one(model, given, asked.mask, columns - 1)
 
+    def _find_whole(self, input_ids: torch.Tensor, mask: Any) -> None:
+        """Of a text without padding."""
+        if len(input_ids) != 1 or not isinstance(mask, torch.Tensor) or bool(mask.all()):
+            self.find(input_ids)
+
     def feed_one_by_one(self, model: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor | None, until: int) -> None:
         """Up to a column, for models that compute something else in blocks."""
         ids = input_ids.to(self.device)
@@ -75,6 +82,8 @@ class Answering(Watching):
         if self._is_awaited(model):
             self._meet(model)
         self._check_weights(glance=True)
+        if self._reuse and self._steps is None:
+            self._find_whole(input_ids, attention_mask)
         if self._steps is not None:
             if self._named:
                 self._look()

@@ -48,6 +48,10 @@ class BanyanCache(Answering):
             use. A batch has one session a sequence, NAME/0, NAME/1, …
         batch: how many sequences a named session has; None: opened, or made by the first call.
         kv_type: how the cluster holds keys and values; None: as the model computes them.
+        reuse: the first generate() or prefill() begins with the longest beginning of its text that the
+        cluster keeps, and
+            close() keeps this one's text for others. For one sequence without padding.
+        salt: keeps texts apart: caches with different salts never find each other's.
         spec: more fields of banyan.Spec: chunk_tokens, members, idle_ttl, forget (what windows have left
         behind is given
             back; crop goes as far back as the margin).
@@ -55,7 +59,7 @@ class BanyanCache(Answering):
 
     def __init__(
         self, model: Any, client: Client, session: str | None = None, *, batch: int | None = None,
-        kv_type: str | None = None, **spec: Any,
+        kv_type: str | None = None, reuse: bool = False, salt: str | bytes = b"", **spec: Any,
     ) -> None:  # fmt: skip
         check_placement(spec)
         watch_generate()
@@ -72,6 +76,9 @@ class BanyanCache(Answering):
                 "models that are a decoder alone"
             )
         super().__init__(config, client, session, kv_type, {"idle_ttl": 0.0 if session is not None else _FORGOTTEN, **spec})
+        self._reuse, self._salt = reuse, salt.encode() if isinstance(salt, str) else salt
+        if reuse:
+            self._check_reusable()
         if is_model:
             self._look_at(model)
         else:
@@ -234,10 +241,15 @@ class BanyanCache(Answering):
         self._steps = None
 
     def close(self) -> None:
-        """Releases the sessions. Those with a name live on; those without are deleted. The cache is not used
-        again."""
-        self._closed = True
+        """Releases the sessions. Those with a name live on; those without are deleted, or kept
+        for others (reuse=True). The cache is not used again."""
+        if self._closed:
+            return
         self._drop_hooks()
+        if self._steps is not None and self._reuse:
+            self._keep()
+            self._steps = None
+        self._closed = True
         if self._steps is not None:
             for session in self._steps.sessions:
                 session.close() if self._named else session.delete()
@@ -253,7 +265,7 @@ class BanyanCache(Answering):
 
     def delete(self) -> None:
         """Deletes the sessions and everything held for them."""
-        self._named = False
+        self._named = self._reuse = False
         self.close()
 
     def __deepcopy__(self, memo: Any) -> BanyanCache:

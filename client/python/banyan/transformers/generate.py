@@ -32,6 +32,12 @@ class Asked:
         self.mask = keywords.get("attention_mask")
         self.copies = max(int(self.of("num_beams") or 1), int(self.of("num_return_sequences") or 1))
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it is given tokens alone: no images, no sound, no embeddings."""
+        given = {name for name, value in self._sources[0].items() if isinstance(value, torch.Tensor)}
+        return self.tokens is not None and not self.tokens.is_floating_point() and given <= {"input_ids", "inputs", "attention_mask"}
+
     def of(self, name: str) -> Any:
         return next((value for source in self._sources if (value := source.get(name)) is not None), None)
 

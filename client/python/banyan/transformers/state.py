@@ -31,6 +31,7 @@ class State(Cache):
     Answering (answering.py)  what generate() and prefill() are called with
     Watching (watching.py)    a model and its forwards
     Formed (formed.py)        frequencies that depend on the length of the text, limits that a step leaves out
+    Reused (reused.py)        sessions that begin with what others have computed
     Opened (opened.py)        sessions, made or found
     Held (held.py)            the text, and how it is compared
     State
@@ -42,6 +43,7 @@ class State(Cache):
         self.pads: list[int] = []  # padding of each sequence
         self._config = config
         self._kv_type, self._more = kv_type, more
+        self._reuse, self._salt = False, b""  # whether sessions are found by their tokens, and kept; what keeps texts apart
         self._named = session is not None  # whether the sessions at hand are those of the name
         self._plan: dict[int, Layer] = {}
         self._done: set[int] = set()  # layers that have answered, while a forward is under way
