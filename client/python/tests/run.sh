@@ -76,7 +76,7 @@ cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers --ignore banyan/vllm --ignore banyan/tokens.py banyan tests/test_{client,lives,operating,prefixes,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{calls,engine_parts,engines,exact,families,generate,hybrids,lengths,misuse,positions,reuse,sequences,vision,walk,wave,whose,writers}.py tests/vllm/test_{hooks,merge}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{calls,engine_parts,engines,engines_recent,exact,families,generate,hybrids,lengths,misuse,positions,reuse,sequences,vision,walk,wave,whose,writers}.py tests/vllm/test_{hooks,merge}.py "$@"
     ;;
 walk) exec python tests/walk.py "$@" ;;
 document)
