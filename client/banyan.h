@@ -399,6 +399,7 @@ typedef struct banyan_session_info {
     // Chunks whose last appends are unknown, because their workers have been away since the coordinator's
     // start: there may be more tokens than `length`
     uint64_t unknown_chunks;
+    bool kept; // it has ended and is kept as cache (banyan_session_keep)
 } banyan_session_info;
 // Reads the session's state. A handle remembers the history (incarnation) that it has seen. After another
 // client has truncated the session, calls on this handle are refused with ABORTED until the state has been
@@ -439,6 +440,81 @@ BANYAN_API banyan_code banyan_session_truncate(banyan_session *session, uint64_t
 // layer. FAILED_PRECONDITION, reason FORGOTTEN: see banyan_spec.forget.
 BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const char *name,
                                            banyan_session **out, banyan_error *error);
+
+// ---- prefixes found by content ------------------------------------------------------------------
+
+// A session that has ended may stay as cache: it is found again by hashes of its tokens, by any client of the
+// tenant, also after restarts of everything (docs/concepts/prefixes.md).
+//
+// Hash i stands for all tokens up to the end of chunk i. A match says that somebody has computed the same
+// hashes; that the tokens are the same is as certain as SHA-256 cut to 128 bits. A program whose sessions
+// hold their tokens (in a layer of their own) compares them before it relies on a match.
+
+#define BANYAN_PREFIX_HASH 16 // bytes of a hash
+
+// Computes the hashes of the n / chunk_tokens whole chunks of these tokens into `hashes`, one behind the
+// other, BANYAN_PREFIX_HASH bytes each. chunk_tokens 0: 256, as in banyan_spec. salt: whatever decides keys
+// and values beside the tokens (which model, which weights), and what is to keep texts apart within a tenant;
+// hashes with different salts never match. May be NULL if salt_bytes is 0. Makes no call.
+BANYAN_API banyan_code banyan_prefix_hashes(const void *salt, size_t salt_bytes, const int64_t *tokens,
+                                            uint64_t n, uint32_t chunk_tokens, void *hashes,
+                                            banyan_error *error);
+// As banyan_session_create. If sessions of the tenant are kept that have the same spec (but for replicas, of
+// which they may have more, and idle_ttl_ns) and begin with the same hashes, the new session is a fork of the
+// one with the longest match: *length is how many tokens it begins with, all layers alike; full chunks are
+// shared, not copied. *length 0: nothing matches, or the coordinator runs an older build. n 0: nothing is
+// looked for. A match never makes a create fail that would succeed without.
+BANYAN_API banyan_code banyan_session_create_from(banyan_client *client, const banyan_spec *spec,
+                                                  const char *name, const void *hashes, uint32_t n,
+                                                  banyan_session **out, uint64_t *length,
+                                                  banyan_error *error);
+// How many tokens of this text are kept; creates nothing, and counts as no use. UNIMPLEMENTED: the
+// coordinator runs an older build.
+BANYAN_API banyan_code banyan_prefix_find(banyan_client *client, const banyan_spec *spec, const void *hashes,
+                                          uint32_t n, uint64_t *length, banyan_error *error);
+
+typedef struct banyan_kept {
+    uint64_t session; // that is kept: this one, or another that has the same text already; 0: none
+    uint64_t length;  // tokens that can be found
+    char why[256];    // why this one is not kept; "": it is
+} banyan_kept;
+// Ends a session without a name: it is kept as cache, or deleted if it cannot be. The handle must still be
+// closed. hashes: of the session's first n chunks, all of which must be full in every layer: another client
+// that has the same hashes gets these keys and values. ttl_ns: it is deleted when no session was created from
+// it for so long; 0: never for that. pin: it is never deleted to make room; else the least recently used ones
+// are, before anything else is refused memory or quota. It is charged to the tenant. out: NULL is allowed.
+// A kept session takes no writes any more (FAILED_PRECONDITION), and can be forked, read and deleted as any
+// other. FAILED_PRECONDITION: it has a name, or forgets (banyan_spec.forget). OUT_OF_RANGE: hashes past its
+// end. UNIMPLEMENTED: the coordinator runs an older build. After a failure the session is still there.
+BANYAN_API banyan_code banyan_session_keep(banyan_session *session, const void *hashes, uint32_t n,
+                                           uint64_t ttl_ns, bool pin, banyan_kept *out, banyan_error *error);
+
+typedef struct banyan_prefix_info {
+    uint64_t session, length;
+    uint64_t bytes; // that it counts in the tenant's quota: chunks shared with other sessions included
+    uint64_t hits;  // sessions created from it, since the coordinator's start
+    uint64_t idle_ns, ttl_ns;
+    uint64_t hash; // the first bytes of its last hash: tells texts apart
+    bool pinned;
+    char tenant[65]; // "" unless the caller is an operator or admin
+} banyan_prefix_info;
+typedef struct banyan_prefix_list {
+    uint32_t n;
+    banyan_prefix_info *prefixes; // [n]
+    uint64_t kept, bytes;         // of all of them
+    uint64_t limit_bytes;         // the coordinator's --prefix-cache, for operators and admins; 0: off
+} banyan_prefix_list;
+// The kept sessions of the tenant; of all tenants for operators and admins. UNIMPLEMENTED: the coordinator
+// runs an older build.
+BANYAN_API banyan_code banyan_prefix_get_list(banyan_client *client, banyan_prefix_list *out,
+                                              banyan_error *error);
+BANYAN_API void banyan_prefix_list_free(banyan_prefix_list *list); // frees its fields; NULL is allowed
+// Deletes a kept session, or all of the caller's tenant if session is 0, pinned ones included. NOT_FOUND: it
+// is not kept. sessions, bytes: how much that was; NULL is allowed.
+BANYAN_API banyan_code banyan_prefix_drop(banyan_client *client, uint64_t session, uint64_t *sessions,
+                                          uint64_t *bytes, banyan_error *error);
+
+// ---- temporary forks ----------------------------------------------------------------------------
 
 // Creates a temporary fork, for reading a session at one point while it stays in use. It is deleted after
 // idle_ttl_ns without use (banyan_spec.idle_ttl_ns; 0: as for the original), even if the process that created
@@ -703,7 +779,7 @@ BANYAN_API size_t banyan_poll(banyan_client *client, banyan_completion *out, siz
 
 typedef struct banyan_worker_info {
     char name[65], host[65], endpoint[128], state[16], kernel[65], engine[16];
-    // capacity_bytes, used_bytes and cold_bytes are 0 while the worker is lost
+    // capacity_bytes, used_bytes, free_bytes and cold_bytes are 0 while the worker is lost
     uint64_t capacity_bytes, used_bytes, bandwidth, chunks, tokens, steps, heartbeat_age_ns, last_compute_ns;
     uint32_t threads;
     uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list
@@ -717,6 +793,7 @@ typedef struct banyan_worker_info {
     // Why a worker with --device auto computes on its processor although there is hardware for a device:
     // printable ASCII; "": no reason to report
     char no_device[192];
+    uint64_t free_bytes; // for new chunks; capacity_bytes - used_bytes - free_bytes is reserved
 } banyan_worker_info;
 typedef struct banyan_limit {    // how much of something may be in use at once
     char name[65], flag[65];     // flag: the option that raises it; "": none
@@ -747,8 +824,13 @@ typedef struct banyan_cluster_info {
     // older build
     char tenant[65], access[17];
     char pass[129]; // for operators and admins: accepted by workers in place of a token, for 10 minutes
+    // "ready": the coordinator serves, and a worker is active. Otherwise the reason; "": an older build
+    char readiness[161];
+    // This client's access does not show workers, limits and figures of the whole cluster: these are empty,
+    // and `sessions` counts the tenant's
+    bool restricted;
 } banyan_cluster_info;
-// Reads the state of the coordinator and of all workers.
+// Reads the state of the coordinator and of all workers, as far as this client's access shows it.
 BANYAN_API banyan_code banyan_cluster_get_info(banyan_client *client, banyan_cluster_info *out,
                                                banyan_error *error);
 BANYAN_API void banyan_cluster_info_free(banyan_cluster_info *info); // frees its fields; NULL is allowed

@@ -22,6 +22,7 @@
 #include "coordinator/place/drain.h"
 #include "coordinator/place/rebalance.h"
 #include "coordinator/place/strike.h"
+#include "coordinator/prefix/prefix_service.h"
 #include "coordinator/rows/attach.h"
 #include "coordinator/rows/reading.h"
 #include "coordinator/rows/reshape.h"
@@ -60,6 +61,10 @@
 HANDLER(session_delete, sessions)
 HANDLER(session_truncate, sessions)
 HANDLER(session_fork, sessions)
+HANDLER(prefix_find, sessions)
+HANDLER(prefix_keep, sessions)
+HANDLER(prefix_list, sessions)
+HANDLER(prefix_drop, sessions)
 HANDLER(attach_open, sessions)
 HANDLER(attach_commit, sessions)
 HANDLER(read_open, sessions)
@@ -104,6 +109,10 @@ const struct proto_method coordinator_methods[] = {
     {METHOD(SESSION_PLAN), CLIENT, on_session_plan},
     {METHOD(SESSION_WATCH), CLIENT, on_session_watch},
     {METHOD(SESSION_STEP), CLIENT, on_session_step},
+    {METHOD(PREFIX_FIND), CLIENT, on_prefix_find},
+    {METHOD(PREFIX_KEEP), CLIENT, on_prefix_keep},
+    {METHOD(PREFIX_LIST), CLIENT, on_prefix_list},
+    {METHOD(PREFIX_DROP), CLIENT, on_prefix_drop},
     {METHOD(ATTACH_OPEN), CLIENT, on_attach_open},
     {METHOD(ATTACH_COMMIT), CLIENT, on_attach_commit},
     {METHOD(READ_OPEN), CLIENT, on_read_open},
@@ -220,6 +229,7 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .caller_bytes_max = c->core.options.max_client_bytes,
                                           .flags = coordinator_limit_flags,
                                           .admit = coordinator_admit,
+                                          .unadmitted = coordinator_unadmitted,
                                           .enters = connection_enters,
                                           .leaves = connection_leaves,
                                           .wording = coordinator_wording,

@@ -56,7 +56,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
     struct coordinator_options *config = &out->config;
     coordinator_options_default(config);
     struct common_daemon *daemon = &out->daemon;
-    const char *slow = "move";
+    const char *slow = "move", *prefix_cache = NULL;
     uint64_t workers = config->max_workers, sessions = config->max_sessions, steps = config->max_steps,
              clients = config->max_clients, requests = config->max_requests, client_requests = 0,
              replicas = 0, events = config->events;
@@ -147,6 +147,11 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
          "Memory for one answered step of each session, for 'banyanctl session verify'; the\n"
          "oldest are dropped first; 0: keep none. Default: 64M.",
          0, UINT64_C(1) << 40},
+        {"prefix-cache", 0, COMMON_OPTION_STRING, &prefix_cache, "SIZE|off",
+         "Workers' memory for sessions that have ended and stay as cache, to be found by their\n"
+         "tokens; the least recently used go first, and before any other session is refused\n"
+         "memory. Default: a quarter of the workers' memory.",
+         0, 0},
         {"audit", 0, COMMON_OPTION_U64, &config->audit, "N",
          "Recompute one step in N in the background, in float64, on workers that hold its rows,\n"
          "and compare; a difference is logged as an ERROR and counted. Default: 0 (off).",
@@ -200,6 +205,14 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
     config->slow_workers = !strcmp(slow, "move")   ? COORDINATOR_SLOW_MOVE
                            : !strcmp(slow, "flag") ? COORDINATOR_SLOW_FLAG
                                                    : COORDINATOR_SLOW_IGNORE;
+    if (prefix_cache && strcmp(prefix_cache, "off") == 0)
+        config->prefix_bytes = 0;
+    else if (prefix_cache && (common_parse_size(prefix_cache, &config->prefix_bytes) != COMMON_OK ||
+                              config->prefix_bytes == COORDINATOR_PREFIX_SHARE))
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--prefix-cache: '%s' is neither a size (64M, 2G) nor 'off'; try "
+                                "'banyan-coordinator --help'",
+                                prefix_cache);
     if (config->audit_required && !config->audit_log)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--audit-required needs --audit-log; try 'banyan-coordinator --help'");

@@ -22,6 +22,7 @@ void coordinator_options_default(struct coordinator_options *options)
                                             .grace_ns = 250 * COMMON_NS_PER_MS,
                                             .keep_bytes = UINT64_C(64) << 20,
                                             .audit_madds = UINT64_C(128) << 20,
+                                            .prefix_bytes = COORDINATOR_PREFIX_SHARE,
                                             .ticket_ns = 120 * COMMON_NS_PER_S,
                                             .events = COORDINATOR_EVENTS_DEFAULT};
 }

@@ -17,6 +17,8 @@ enum coordinator_slow_workers { // what becomes of workers that compute far slow
     COORDINATOR_SLOW_IGNORE
 };
 
+#define COORDINATOR_PREFIX_SHARE UINT64_MAX // a quarter of what all workers have
+
 struct coordinator_options {
     const char *cluster;          // name, for people
     const char *const *endpoints; // to listen on, ending with NULL
@@ -47,8 +49,10 @@ struct coordinator_options {
     uint32_t events;        // that are kept in memory (events.h)
     uint64_t keep_bytes;    // of steps that are kept, one a session; 0: none are
     uint64_t audit; // one step in so many is computed again by workers, in float64, and compared; 0: none
-    uint64_t audit_madds;  // multiply-adds of an audit: of a long context some rows and heads are compared
-    uint64_t scrub_ns;     // in this time each sealed chunk is compared at all its holders; 0: never
+    uint64_t audit_madds; // multiply-adds of an audit: of a long context some rows and heads are compared
+    uint64_t scrub_ns;    // in this time each sealed chunk is compared at all its holders; 0: never
+    uint64_t
+        prefix_bytes; // of sessions that are kept as cache; 0: none are; COORDINATOR_PREFIX_SHARE: see there
     const char *audit_log; // file that records who has changed what (docs/operating/audit.md); NULL: none
     bool audit_required;   // while that cannot be written, calls that would change something are refused
     struct common_tracer *tracer; // of steps' spans, kept; NULL: none

@@ -13,10 +13,12 @@
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/health.h"
 #include "coordinator/limits.h"
 #include "coordinator/place/forget.h"
 #include "coordinator/place/moves.h"
 #include "coordinator/place/wishes.h"
+#include "coordinator/prefix/prefix.h"
 #include "coordinator/session/account.h"
 #include "coordinator/session/keys.h"
 #include "coordinator/session/spec.h"
@@ -105,19 +107,15 @@ static uint32_t default_replicas(const struct coordinator *c)
     return 1;
 }
 
-void coordinator_handle_session_create(void *arg, struct proto_request *request)
+// The specification of a create, complete: the caller's. NULL: the request has failed.
+static Banyan__Pb__Spec *create_spec(struct coordinator *c, struct proto_request *request)
 {
-    struct coordinator *c = arg;
     const Banyan__Pb__SessionCreateRequest *m = (const void *)proto_request_message(request)->body;
     struct proto_status status;
-    struct coordinator_session *s = NULL;
     if (!m->spec) {
         proto_request_fail(request, COMMON_INVALID_ARGUMENT, "the specification is missing", NULL, 0);
-        return;
+        return NULL;
     }
-    uint32_t tenant = proto_request_identity(request)->tenant;
-    if (coordinator_key_known(&c->sessions, tenant, m->key, request))
-        return;
     Banyan__Pb__Spec *spec = coordinator_spec_copy(m->spec);
     enum common_code code = coordinator_name_check(m->name, &status);
     spec->replicas = spec->replicas ? spec->replicas : default_replicas(c);
@@ -125,15 +123,67 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
         code = coordinator_spec_check(spec, &status);
     if (code == COMMON_OK)
         code = coordinator_forget_born_check(spec, m->floor, c->core.options.max_session_tokens, &status);
+    if (code == COMMON_OK && m->prefix.len)
+        code = coordinator_prefix_check(&m->prefix, &status);
     if (!spec->idle_ttl_ns)
         spec->idle_ttl_ns = c->core.options.session_ttl_ns;
     if (code == COMMON_OK)
-        code = coordinator_session_new(&c->sessions, m->name, tenant, spec, &s, &status);
-    if (code != COMMON_OK) {
+        return spec;
+    banyan__pb__spec__free_unpacked(spec, NULL);
+    proto_request_fail_status(request, &status);
+    return NULL;
+}
+
+struct waiting { // a create, for room
+    struct coordinator *c;
+    struct proto_request *request;
+    struct proto_status failure;
+};
+
+static void create_new(void *arg, struct proto_request *request);
+
+static void create_has_room(void *arg, bool made)
+{
+    struct waiting w = *(struct waiting *)arg;
+    free(arg);
+    if (made && !w.c->core.stopping)
+        create_new(w.c, w.request);
+    else
+        proto_request_fail_status(w.request, &w.failure);
+}
+
+static void create_refused(struct coordinator *c, struct proto_request *request,
+                           const struct proto_status *failure)
+{
+    struct waiting *w = coordinator_alloc(sizeof(*w));
+    *w = (struct waiting){.c = c, .request = request, .failure = *failure};
+    if (failure->code == COMMON_RESOURCE_EXHAUSTED &&
+        coordinator_prefix_make_room(&c->sessions, failure, proto_request_identity(request)->tenant, NULL,
+                                     create_has_room, w))
+        return;
+    free(w);
+    proto_request_fail_status(request, failure);
+}
+
+// One that begins with no rows.
+static void create_new(void *arg, struct proto_request *request)
+{
+    struct coordinator *c = arg;
+    const Banyan__Pb__SessionCreateRequest *m = (const void *)proto_request_message(request)->body;
+    uint32_t tenant = proto_request_identity(request)->tenant;
+    struct coordinator_session *s = NULL;
+    struct proto_status status;
+    if (coordinator_key_known(&c->sessions, tenant, m->key, request)) // made while this one waited
+        return;
+    Banyan__Pb__Spec *spec = create_spec(c, request);
+    if (!spec)
+        return;
+    if (coordinator_session_new(&c->sessions, m->name, tenant, spec, &s, &status) != COMMON_OK) {
         banyan__pb__spec__free_unpacked(spec, NULL);
-        proto_request_fail_status(request, &status);
+        create_refused(c, request, &status);
         return;
     }
+    c->sessions.prefixes->misses += m->prefix.len > 0;
     coordinator_key_enter(s, m->key);
     struct creation *k = coordinator_alloc(sizeof(*k));
     *k = (struct creation){.request = request, .s = s};
@@ -142,6 +192,23 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
     coordinator_batch_whole_session(batch, s);
     coordinator_forget_born(s, batch);
     coordinator_store_submit(c->store, batch, created, k);
+}
+
+void coordinator_handle_session_create(void *arg, struct proto_request *request)
+{
+    struct coordinator *c = arg;
+    const Banyan__Pb__SessionCreateRequest *m = (const void *)proto_request_message(request)->body;
+    bool taken =
+        coordinator_key_known(&c->sessions, proto_request_identity(request)->tenant, m->key, request);
+    if (!taken && m->prefix.len) {
+        Banyan__Pb__Spec *spec = create_spec(c, request);
+        taken = !spec || coordinator_prefix_create(&c->sessions, request, spec,
+                                                   coordinator_handle_session_create, create_new, c);
+        if (spec)
+            banyan__pb__spec__free_unpacked(spec, NULL);
+    }
+    if (!taken)
+        create_new(c, request);
 }
 
 // ---- info ---------------------------------------------------------------------------------------
@@ -220,6 +287,7 @@ static void fill_info(struct info *out, struct coordinator_session *s, const str
     out->m.forgotten = s->floor;
     out->m.epoch = s->layout.epoch;
     out->m.chunks = s->layout.n;
+    out->m.kept = s->kept && s->kept->entered;
     for (uint32_t l = 0; l < s->spec->layers; l++) {
         struct proto_layer layer = proto_spec_layer(s->spec, l);
         out->m.bytes += coordinator_session_held(s, l) * (layer.k_row + layer.v_row);
@@ -434,6 +502,7 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
         w->state == COORDINATOR_WORKER_ABSENT ? COORDINATOR_WORKER_LOST : w->state);
     m->capacity_bytes = coordinator_worker_said(w, w->capacity_bytes);
     m->used_bytes = coordinator_worker_said(w, w->used_bytes);
+    m->free_bytes = coordinator_worker_said(w, coordinator_worker_free_bytes(w));
     m->bandwidth = w->bandwidth;
     m->kernel = (char *)w->kernel;
     m->version = (char *)w->version;
@@ -460,6 +529,7 @@ static void fill_who(const struct coordinator *c, Banyan__Pb__ClusterInfoReply *
 {
     m->tenant = (char *)coordinator_tenant_name(&c->tenants, who->tenant);
     m->access = (char *)proto_access_name(who->access);
+    m->readiness = (char *)coordinator_health_readiness(c);
 }
 
 static uint64_t count_sessions(const struct coordinator *c, uint32_t tenant)
@@ -487,7 +557,7 @@ static void answer_tenant(const struct coordinator *c, struct proto_request *req
     m.uptime_ns = common_clock_ns() - c->core.started_ns;
     m.sessions = count_sessions(c, who->tenant);
     m.endpoints = endpoints;
-    m.needs_token = true;
+    m.needs_token = m.restricted = true;
     fill_who(c, &m, who);
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
 }

@@ -87,6 +87,20 @@ static void offer_tenants(banyan_client *client, const char *text)
     banyan_quota_list_free(&list);
 }
 
+static void offer_prefixes(banyan_client *client, const char *text)
+{
+    banyan_prefix_list list;
+    char id[24], about[64];
+    if (banyan_prefix_get_list(client, &list, NULL) != BANYAN_OK)
+        return;
+    for (uint32_t i = 0; i < list.n && i < NAMES_MAX; i++) {
+        snprintf(id, sizeof id, "0x%016" PRIx64, list.prefixes[i].session);
+        snprintf(about, sizeof about, "%" PRIu64 " tokens", list.prefixes[i].length);
+        common_complete_word("", text, id, about);
+    }
+    banyan_prefix_list_free(&list);
+}
+
 static void offer_quarantined(banyan_client *client, const char *worker, const char *text)
 {
     banyan_quarantine_list list;
@@ -210,6 +224,8 @@ static void offer_arg(const struct ctl_command *command, int n_args, const char 
         offer_tenants(client, text);
     else if (worker)
         offer_workers(client, text);
+    else if (in_group(command, "prefix"))
+        offer_prefixes(client, text);
     else if (in_group(command, "quarantine"))
         offer_quarantined(client, args[0], text);
     else

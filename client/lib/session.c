@@ -17,12 +17,13 @@
 #include "client/lib/session/truncate.h"
 #include "common/secure/secret.h"
 #include "proto/model/kv.h"
+#include "proto/model/limits.h"
 
 struct created {
     struct banyan_client *client;
     const Banyan__Pb__Spec *spec; // NULL: the reply carries it
     struct banyan_session *session;
-    uint64_t floor; // as the reply says it
+    uint64_t floor, length; // as the reply says them
 };
 
 static banyan_code make(struct created *created, uint64_t id, uint64_t incarnation, uint64_t cut,
@@ -53,6 +54,7 @@ static banyan_code take_created(void *arg, const ProtobufCMessage *body, banyan_
     struct created *created = arg;
     const Banyan__Pb__SessionCreateReply *reply = (const Banyan__Pb__SessionCreateReply *)body;
     created->floor = reply->floor;
+    created->length = reply->length;
     banyan_code code = make(created, reply->session, reply->incarnation, reply->cut, created->spec, error);
     if (code == BANYAN_OK && reply->replicas) { // what the caller has left to the coordinator
         created->session->spec.replicas = reply->replicas;
@@ -88,11 +90,10 @@ banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec
     return banyan_session_create_at(client, spec, name, 0, out, error);
 }
 
-banyan_code banyan_session_create_at(banyan_client *client, const banyan_spec *spec, const char *name,
-                                     uint64_t floor, banyan_session **out, banyan_error *error)
+static banyan_code create(banyan_client *client, const banyan_spec *spec,
+                          Banyan__Pb__SessionCreateRequest *request, struct created *created,
+                          banyan_error *error)
 {
-    if (!spec || !out)
-        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "spec or out is NULL");
     if (proto_kv_element_bytes((uint32_t)spec->kv_type) == 0)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
                                 "kv_type %d is not one of BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_INT8, "
@@ -103,22 +104,54 @@ banyan_code banyan_session_create_at(banyan_client *client, const banyan_spec *s
     banyan_code code = client_spec_to_pb(spec, &pb, &memory, error);
     if (code != BANYAN_OK)
         return code;
+    request->spec = &pb;
+    *created = (struct created){.client = client, .spec = &pb};
+    code = client_draw_key(&request->key, error);
+    if (code == BANYAN_OK)
+        code = client_unary(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request->base, true, 0,
+                            take_created, created, error);
+    if (!request->name[0])
+        client_orphan_end(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request->base, code);
+    if (code == BANYAN_OK && request->floor)
+        code = take_floor(created, request->floor, error);
+    free(memory);
+    return code;
+}
+
+banyan_code banyan_session_create_at(banyan_client *client, const banyan_spec *spec, const char *name,
+                                     uint64_t floor, banyan_session **out, banyan_error *error)
+{
+    if (!spec || !out)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "spec or out is NULL");
     Banyan__Pb__SessionCreateRequest request = BANYAN__PB__SESSION_CREATE_REQUEST__INIT;
-    request.spec = &pb;
     request.name = (char *)(name ? name : "");
     request.floor = floor;
-    struct created created = {.client = client, .spec = &pb};
-    code = client_draw_key(&request.key, error);
-    if (code == BANYAN_OK)
-        code = client_unary(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request.base, true, 0,
-                            take_created, &created, error);
-    if (!request.name[0])
-        client_orphan_end(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request.base, code);
-    if (code == BANYAN_OK && floor)
-        code = take_floor(&created, floor, error);
-    free(memory);
+    struct created created;
+    banyan_code code = create(client, spec, &request, &created, error);
     if (code == BANYAN_OK)
         *out = created.session;
+    return code;
+}
+
+banyan_code banyan_session_create_from(banyan_client *client, const banyan_spec *spec, const char *name,
+                                       const void *hashes, uint32_t n, banyan_session **out, uint64_t *length,
+                                       banyan_error *error)
+{
+    if (!spec || !out || !length || (n && !hashes))
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "an argument is NULL");
+    if (n > PROTO_HASHES_BYTES / PROTO_PREFIX_HASH)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "a prefix has at most %u chunks",
+                                PROTO_HASHES_BYTES / PROTO_PREFIX_HASH);
+    Banyan__Pb__SessionCreateRequest request = BANYAN__PB__SESSION_CREATE_REQUEST__INIT;
+    request.name = (char *)(name ? name : "");
+    request.prefix.data = (uint8_t *)hashes;
+    request.prefix.len = (size_t)n * PROTO_PREFIX_HASH;
+    struct created created;
+    banyan_code code = create(client, spec, &request, &created, error);
+    if (code == BANYAN_OK) {
+        *out = created.session;
+        *length = created.length;
+    }
     return code;
 }
 

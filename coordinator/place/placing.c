@@ -34,6 +34,7 @@ struct coordinator_placing { // a request; the first of a session's list is unde
     uint64_t first, last;
     bool bulk, exclusive, wishing; // exclusive: it has the session alone; wishing: it waits for that
     bool counted;                  // in session->shared
+    bool clearing, cleared;        // it waits for room; nothing more can be had so
     uint32_t tries;
     uint64_t reserved;                   // of its tenant's quota, until its chunks count
     struct coordinator_worker **joining; // [n_joining] who becomes a member
@@ -147,13 +148,13 @@ static uint64_t quarantined_bytes(const struct coordinator_cluster *cluster)
 }
 
 // Names the worker that has most left.
-static enum common_code no_room(const struct coordinator_cluster *cluster,
-                                struct coordinator_worker *const *active, uint32_t n,
-                                const struct coordinator_candidate *candidates, uint64_t wanted,
+static enum common_code no_room(struct coordinator_cluster *cluster, struct coordinator_worker *const *active,
+                                uint32_t n, const struct coordinator_candidate *candidates, uint64_t wanted,
                                 struct proto_status *status)
 {
     uint32_t most = 0;
     uint64_t quarantined = quarantined_bytes(cluster);
+    cluster->refused_placements++;
     char instead[96] = "raise its --memory, add a worker, or delete sessions";
     for (uint32_t i = 1; i < n; i++)
         most = candidates[i].free_bytes > candidates[most].free_bytes ? i : most;
@@ -231,7 +232,7 @@ static enum common_code reserve(struct coordinator_placing *p, struct proto_stat
 static enum common_code choose_holders(struct coordinator_placing *p, struct proto_status *status)
 {
     struct coordinator_session *s = p->s;
-    const struct coordinator_cluster *cluster = s->sessions->cluster;
+    struct coordinator_cluster *cluster = s->sessions->cluster;
     struct coordinator_worker *active[COORDINATOR_WORKERS_MAX];
     uint32_t n, ct = s->layout.chunk_tokens;
     enum common_code code = reserve(p, status);
@@ -602,6 +603,39 @@ static void store_chosen(struct coordinator_placing *p)
     }
 }
 
+// What was only kept as cache has gone, or could not. So may the session have, and this placing with it.
+struct clearing {
+    struct coordinator_sessions *sessions;
+    uint64_t session;
+    const struct coordinator_placing *p;
+};
+
+static void placing_has_room(void *arg, bool made)
+{
+    struct clearing c = *(struct clearing *)arg;
+    free(arg);
+    struct coordinator_session *s = coordinator_session_find(c.sessions, c.session);
+    if (!s || s->placing != c.p)
+        return;
+    s->placing->clearing = false;
+    s->placing->cleared = !made;
+    coordinator_session_settle(s);
+}
+
+// There is no room for it. True: it is tried again when something has gone that was only kept as cache.
+static bool placing_clears(struct coordinator_placing *p, const struct proto_status *failure)
+{
+    struct coordinator_session *s = p->s;
+    if (failure->code != COMMON_RESOURCE_EXHAUSTED || p->cleared)
+        return false;
+    struct clearing *c = coordinator_alloc(sizeof(*c));
+    *c = (struct clearing){.sessions = s->sessions, .session = s->id, .p = p};
+    p->clearing = s->sessions->hooks->make_room(s->sessions, failure, s->tenant, s, placing_has_room, c);
+    if (!p->clearing)
+        free(c);
+    return p->clearing;
+}
+
 static void placing_alone(void *arg, struct coordinator_session *s)
 {
     struct coordinator_placing *p = arg;
@@ -610,17 +644,21 @@ static void placing_alone(void *arg, struct coordinator_session *s)
         return; // coordinator_placing_session_gone ends the list
     p->exclusive = true;
     struct proto_status status;
-    if (choose_holders(p, &status) != COMMON_OK)
-        placing_finish(p, &status);
-    else
+    if (choose_holders(p, &status) == COMMON_OK) {
         store_chosen(p);
+    } else if (placing_clears(p, &status)) {
+        p->exclusive = false;
+        coordinator_session_release(s);
+    } else {
+        placing_finish(p, &status);
+    }
 }
 
 static void placing_start(struct coordinator_placing *p)
 {
     struct coordinator_session *s = p->s;
     struct proto_status status;
-    if (p->wishing || p->counted || p->exclusive || !coordinator_session_open(s))
+    if (p->wishing || p->counted || p->exclusive || p->clearing || !coordinator_session_open(s))
         return; // under way, or pumped later
     if (s->withheld || s->broken) {
         coordinator_session_missing(s, 0, 1, 0, &status);
@@ -639,7 +677,8 @@ static void placing_start(struct coordinator_placing *p)
         return;
     }
     if (choose_holders(p, &status) != COMMON_OK) {
-        placing_finish(p, &status);
+        if (!placing_clears(p, &status))
+            placing_finish(p, &status);
         return;
     }
     if (p->n_joining) {

@@ -159,6 +159,10 @@ void coordinator_handle_attach_open(void *arg, struct proto_request *request)
         proto_request_fail_status(request, &status);
         return;
     }
+    if (coordinator_session_writable(s, &status) != COMMON_OK) {
+        proto_request_fail_status(request, &status);
+        return;
+    }
     if (coordinator_park(s, request, coordinator_handle_attach_open, arg))
         return;
     struct opening *o = coordinator_alloc(sizeof(*o));

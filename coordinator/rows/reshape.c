@@ -36,6 +36,11 @@ struct reshape { // one operation; `request` is NULL when nobody asked (an idle 
     uint64_t length, key, idle_ttl_ns; // key, idle_ttl_ns (0: its origin's): of a fork
     struct coordinator_cut cutting;    // of a truncate
     char name[COORDINATOR_NAME_BYTES];
+    struct coordinator_fork_wish wish;  // of a fork that answers a create; instead NULL: it does not
+    const char *why;                    // of a deletion that no client asked for
+    coordinator_discarded_fn discarded; // of it; may be NULL
+    void *discarded_arg;
+    struct proto_status refusal; // of a fork that waits for room
     uint64_t idle_ns; // a deletion for idleness: when the session was last used; 0: another operation
     bool copying;
     struct coordinator_chunk cut; // what is copied
@@ -45,9 +50,14 @@ struct reshape { // one operation; `request` is NULL when nobody asked (an idle 
 
 static void reshape_fail(struct reshape *r, const struct proto_status *status)
 {
-    if (r->request)
-        proto_request_fail_status(r->request, status);
+    struct proto_request *request = r->request;
     r->request = NULL;
+    if (!request)
+        return;
+    if (r->wish.instead && !proto_request_over(request) && !r->sessions->core->stopping)
+        r->wish.instead(r->wish.arg, request);
+    else
+        proto_request_fail_status(request, status);
 }
 
 static void reshape_fail_why(struct reshape *r, enum common_code code, enum proto_reason reason,
@@ -92,16 +102,18 @@ static void reshape_start(const struct reshape *as, struct proto_request *reques
     if (!s) {
         struct proto_status status;
         coordinator_session_unknown(id, &status);
-        proto_request_fail_status(request, &status);
+        struct reshape none = *as;
+        none.request = request;
+        reshape_fail(&none, &status);
         return;
     }
     struct reshape *r = coordinator_alloc(sizeof(*r));
     *r = *as;
     r->request = request;
     if (coordinator_session_exclusive(s, state, fn, r) != COMMON_OK) {
+        reshape_fail_why(r, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                         "too many operations are waiting for this session: try again");
         free(r);
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
-                           "too many operations are waiting for this session: try again", NULL, 0);
     }
 }
 
@@ -432,7 +444,9 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
     struct proto_status status;
     if (reshape_gone(r, s) || truncate_by_its_number(r))
         return;
-    enum common_code code = s->withheld ? coordinator_session_missing(s, 0, 1, 0, &status) : COMMON_OK;
+    enum common_code code = coordinator_session_writable(s, &status);
+    if (code == COMMON_OK && s->withheld)
+        code = coordinator_session_missing(s, 0, 1, 0, &status);
     if (code == COMMON_OK)
         code = untold_chunks(r, &status);
     if (code != COMMON_OK) {
@@ -504,6 +518,21 @@ static void fork_undo(struct reshape *r)
 
 static void fork_alone(void *arg, struct coordinator_session *s);
 
+// From the beginning, behind whatever waits for its origin by now.
+static void fork_restart(struct reshape *r)
+{
+    struct reshape as = {.sessions = r->sessions,
+                         .length = r->length,
+                         .key = r->key,
+                         .idle_ttl_ns = r->idle_ttl_ns,
+                         .wish = r->wish};
+    memcpy(as.name, r->name, sizeof(as.name));
+    struct proto_request *request = r->request;
+    uint64_t id = r->s->id;
+    reshape_end(r);
+    reshape_start(&as, request, id, COORDINATOR_SESSION_FORKING, fork_alone);
+}
+
 // A holder of what the fork is to share was lost since it was begun: it would be in the fork's layout, and not know of the
 // fork. So it is begun again, once others hold what that one did (failover.h), or the session is known to lack it.
 static bool fork_again(struct reshape *r)
@@ -513,16 +542,21 @@ static bool fork_again(struct reshape *r)
     for (uint32_t i = 0;
          i < layout->n && (uint64_t)layout->chunks[i].index * layout->chunk_tokens < r->length; i++)
         whole = whole && coordinator_session_chunk_whole(&layout->chunks[i]);
-    if (whole)
-        return false;
-    struct reshape as = {
-        .sessions = r->sessions, .length = r->length, .key = r->key, .idle_ttl_ns = r->idle_ttl_ns};
-    memcpy(as.name, r->name, sizeof(as.name));
-    struct proto_request *request = r->request;
-    uint64_t id = r->s->id;
+    if (!whole)
+        fork_restart(r);
+    return !whole;
+}
+
+// What was only kept as cache has gone: the fork is begun again. It has its origin alone until then.
+static void fork_has_room(void *arg, bool made)
+{
+    struct reshape *r = arg;
+    if (made) {
+        fork_restart(r);
+        return;
+    }
+    reshape_fail(r, &r->refusal);
     reshape_end(r);
-    reshape_start(&as, request, id, COORDINATOR_SESSION_FORKING, fork_alone);
-    return true;
 }
 
 static void fork_stored(void *arg, enum common_code code, const char *text)
@@ -540,11 +574,9 @@ static void fork_stored(void *arg, enum common_code code, const char *text)
                              "a session was forked from %016" PRIx64 " session=%016" PRIx64
                              " tokens=%" PRIu64,
                              r->s->id, r->fork->id, r->length);
-    Banyan__Pb__SessionForkReply m = BANYAN__PB__SESSION_FORK_REPLY__INIT;
-    m.session = r->fork->id;
-    m.incarnation = r->fork->incarnation;
-    m.cut = r->fork->cut;
-    proto_request_reply(r->request, &m.base, NULL, 0, NULL, NULL);
+    if (r->wish.made)
+        r->wish.made(r->s, r->length);
+    coordinator_key_answer(r->request, r->fork);
     coordinator_key_settle(r->fork, COMMON_OK, "");
     r->request = NULL;
     for (uint32_t i = 0; i < r->fork->n_members; i++)
@@ -591,7 +623,7 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens;
     Banyan__Pb__Spec *spec = coordinator_spec_copy(s->spec);
-    spec->idle_ttl_ns = r->idle_ttl_ns ? r->idle_ttl_ns : spec->idle_ttl_ns;
+    spec->idle_ttl_ns = r->idle_ttl_ns || r->wish.instead ? r->idle_ttl_ns : spec->idle_ttl_ns;
     uint64_t bytes = fork_quota(r);
     enum common_code code = coordinator_quota_take(s->use, COORDINATOR_QUOTA_BYTES, bytes, status);
     if (code == COMMON_OK) {
@@ -639,6 +671,10 @@ static void fork_copy(void *arg, enum common_code checked, const char *text)
     if (copy_is_wrong(r, checked, text) || fork_again(r))
         return;
     if (make_fork(r, &status) != COMMON_OK) {
+        r->refusal = status;
+        if (status.code == COMMON_RESOURCE_EXHAUSTED &&
+            r->sessions->hooks->make_room(r->sessions, &status, r->s->tenant, r->s, fork_has_room, r))
+            return;
         reshape_fail(r, &status);
         reshape_end(r);
         return;
@@ -702,6 +738,19 @@ void coordinator_handle_session_fork(void *arg, struct proto_request *request)
     reshape_start(&as, request, m->session, COORDINATOR_SESSION_FORKING, fork_alone);
 }
 
+void coordinator_session_fork_for(struct coordinator_session *s, struct proto_request *request,
+                                  const struct coordinator_fork_wish *wish)
+{
+    struct reshape as = {.sessions = s->sessions,
+                         .length = wish->length,
+                         .key = wish->key,
+                         .idle_ttl_ns = wish->idle_ttl_ns,
+                         .wish = *wish};
+    snprintf(as.name, sizeof(as.name), "%s", wish->name);
+    as.wish.name = NULL; // the caller's
+    reshape_start(&as, request, s->id, COORDINATOR_SESSION_FORKING, fork_alone);
+}
+
 // ---- delete -------------------------------------------------------------------------------------
 
 static void delete_told(void *arg, enum common_code code, const char *text)
@@ -715,6 +764,15 @@ static void delete_told(void *arg, enum common_code code, const char *text)
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
 }
 
+static void reshape_end_discard(struct reshape *r, enum common_code code)
+{
+    coordinator_discarded_fn fn = r->discarded;
+    void *arg = r->discarded_arg;
+    reshape_end(r);
+    if (fn)
+        fn(arg, code);
+}
+
 static void delete_stored(void *arg, enum common_code code, const char *text)
 {
     COMMON_FAILPOINT("delete_stored");
@@ -724,18 +782,19 @@ static void delete_stored(void *arg, enum common_code code, const char *text)
                            "the session has been deleted meanwhile: try again");
     if (code != COMMON_OK) {
         reshape_fail_stored(r, code, text);
-        reshape_end(r);
+        reshape_end_discard(r, code);
         return;
     }
     coordinator_session_note(r->s, SESSION_DELETED, INFO, "%s session=%016" PRIx64 " chunks=%u",
-                             r->request ? "deleted by a client" : "unused for its time to live", r->s->id,
-                             r->s->layout.n);
+                             r->why ? r->why : "deleted by a client", r->s->id, r->s->layout.n);
     struct coordinator_gather *gather =
         coordinator_gather_new(&r->sessions->core->turn, delete_told, r->request);
     coordinator_session_drop_at_workers(r->s, gather);
     for (uint32_t i = 0; i < r->s->layout.n; i++)
         coordinator_session_memory_back(r->s, &r->s->layout.chunks[i]);
     coordinator_session_destroy(r->s);
+    if (r->discarded)
+        r->discarded(r->discarded_arg, COMMON_OK);
     free(r);
     coordinator_gather_seal(gather);
 }
@@ -749,6 +808,8 @@ static void delete_alone(void *arg, struct coordinator_session *s)
         reshape_end(r);
         return;
     }
+    if (!s && r->discarded)
+        r->discarded(r->discarded_arg, COMMON_NOT_FOUND);
     if (reshape_gone(r, s))
         return;
     struct coordinator_batch *batch = coordinator_batch_new();
@@ -766,8 +827,21 @@ void coordinator_handle_session_delete(void *arg, struct proto_request *request)
 void coordinator_session_reclaim(struct coordinator_session *s)
 {
     struct reshape *r = coordinator_alloc(sizeof(*r));
-    *r = (struct reshape){.sessions = s->sessions, .idle_ns = s->last_used_ns};
+    *r = (struct reshape){.sessions = s->sessions,
+                          .idle_ns = s->last_used_ns,
+                          .why = "unused for its time to live"};
     common_log_info("an idle session was deleted session=%016" PRIx64 " name=%s", s->id, s->name);
     if (coordinator_session_exclusive(s, COORDINATOR_SESSION_DELETING, delete_alone, r) != COMMON_OK)
         free(r); // it is not idle after all
+}
+
+bool coordinator_session_discard(struct coordinator_session *s, const char *why, coordinator_discarded_fn fn,
+                                 void *arg)
+{
+    struct reshape *r = coordinator_alloc(sizeof(*r));
+    *r = (struct reshape){.sessions = s->sessions, .why = why, .discarded = fn, .discarded_arg = arg};
+    bool begun = coordinator_session_exclusive(s, COORDINATOR_SESSION_DELETING, delete_alone, r) == COMMON_OK;
+    if (!begun)
+        free(r);
+    return begun;
 }

@@ -23,4 +23,25 @@ void coordinator_handle_session_delete(void *arg, struct proto_request *request)
 // Deletes a session whose time has come.
 void coordinator_session_reclaim(struct coordinator_session *s);
 
+// Deletes one that no client asks to delete; why: of the log. fn(arg, code), which may be NULL, is called at
+// the end, never on this stack: OK or NOT_FOUND, it is gone; else it is still there. False: too many
+// operations wait for it.
+typedef void (*coordinator_discarded_fn)(void *arg, enum common_code code);
+bool coordinator_session_discard(struct coordinator_session *s, const char *why, coordinator_discarded_fn fn,
+                                 void *arg);
+
+// What a create begins with: the first `length` tokens of a session that has them already.
+struct coordinator_fork_wish {
+    uint64_t length, key, idle_ttl_ns;
+    const char *name; // valid during the call
+    // The fork is made, and the create is answered next.
+    void (*made)(struct coordinator_session *from, uint64_t length);
+    // It cannot be made; instead(arg, request) answers the request.
+    void (*instead)(void *arg, struct proto_request *request);
+    void *arg;
+};
+// Takes the request. On failure of anything but the request itself `instead` has it.
+void coordinator_session_fork_for(struct coordinator_session *s, struct proto_request *request,
+                                  const struct coordinator_fork_wish *wish);
+
 #endif

@@ -45,7 +45,7 @@ void coordinator_key_leave(struct coordinator_session *s)
     s->key = 0;
 }
 
-static void answer_made(struct proto_request *request, const struct coordinator_session *s)
+void coordinator_key_answer(struct proto_request *request, const struct coordinator_session *s)
 {
     if (proto_request_message(request)->header->method == BANYAN__PB__METHOD__METHOD_SESSION_CREATE) {
         Banyan__Pb__SessionCreateReply m = BANYAN__PB__SESSION_CREATE_REPLY__INIT;
@@ -55,6 +55,7 @@ static void answer_made(struct proto_request *request, const struct coordinator_
         m.floor = s->floor;
         m.replicas = s->spec->replicas;
         m.idle_ttl_ns = s->spec->idle_ttl_ns;
+        m.length = coordinator_session_length(s); // that it was made with: who asks has not heard of it yet
         proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
     } else {
         Banyan__Pb__SessionForkReply m = BANYAN__PB__SESSION_FORK_REPLY__INIT;
@@ -72,7 +73,7 @@ bool coordinator_key_known(struct coordinator_sessions *sessions, uint32_t tenan
     if (!s)
         return false;
     if (s->state != COORDINATOR_SESSION_CREATING && s->state != COORDINATOR_SESSION_DELETING) {
-        answer_made(request, s);
+        coordinator_key_answer(request, s);
         return true;
     }
     struct coordinator_again *again = coordinator_alloc(sizeof(*again));
@@ -87,7 +88,7 @@ void coordinator_key_settle(struct coordinator_session *s, enum common_code code
         struct coordinator_again *again = s->again;
         s->again = again->next;
         if (code == COMMON_OK)
-            answer_made(again->request, s);
+            coordinator_key_answer(again->request, s);
         else
             proto_request_fail(again->request, code, text, NULL, 0);
         free(again);

@@ -17,6 +17,9 @@ void coordinator_key_leave(struct coordinator_session *s); // it is deleted, or 
 bool coordinator_key_known(struct coordinator_sessions *sessions, uint32_t tenant, uint64_t key,
                            struct proto_request *request);
 
+// Answers a create or a fork with the session that it has made.
+void coordinator_key_answer(struct proto_request *request, const struct coordinator_session *s);
+
 // The session is made, or is not; or the store has answered its deletion: answers all calls that came for it meanwhile.
 void coordinator_key_settle(struct coordinator_session *s, enum common_code code, const char *text);
 

@@ -465,6 +465,15 @@ void coordinator_chunk_counts(const struct coordinator_sessions *sessions, struc
             chunk->copies[i].stamp = sessions->stamps + 1;
 }
 
+enum common_code coordinator_session_writable(const struct coordinator_session *s,
+                                              struct proto_status *status)
+{
+    return !s->kept ? COMMON_OK
+                    : proto_status_set(status, COMMON_FAILED_PRECONDITION, PROTO_REASON_NONE,
+                                       "the session has ended and is kept as cache, which takes no writes: "
+                                       "create a session with its hashes, or fork it");
+}
+
 void coordinator_session_copy_back(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
                                    uint32_t copy)
 {

@@ -44,6 +44,7 @@ enum coordinator_session_state {
 extern const struct common_machine coordinator_session_machine;
 
 struct coordinator_exclusive; // a wish for the session alone
+struct coordinator_kept;      // of the room of prefixes
 struct coordinator_lane;      // of the room of steps
 struct coordinator_move;
 struct coordinator_named;
@@ -130,6 +131,8 @@ struct coordinator_session {
     struct coordinator_chunk *copy;      // that a truncation under way has its holders make; NULL: none
     bool untidy; // a failed append may have left rows that no layer counts: the next truncate takes them away
 
+    struct coordinator_kept *kept; // it has ended and stays as cache (prefix/prefix.h); NULL: it has not
+
     // Of events, for people:
     uint8_t seen_condition, told_condition; // condition.c
 
@@ -154,6 +157,9 @@ struct coordinator_session {
 // The layout has changed: the epoch is one higher, and an event says why.
 void coordinator_session_raise_epoch(struct coordinator_session *s, const char *why);
 
+// made: there is room now, or may be. False: there is not, and nothing more that could go.
+typedef void (*coordinator_room_fn)(void *arg, bool made);
+
 typedef void (*coordinator_visited_fn)(void *arg, enum common_code code, const char *text);
 
 // The features above a session act on it through these, so that session.c and table.c call none of them.
@@ -169,6 +175,12 @@ struct coordinator_session_hooks {
     // Of coordinator_session_destroy, and of the end of that turn:
     void (*ending)(struct coordinator_session *s); // GONE; it still has its name, chunks and members
     void (*ended)(struct coordinator_session *s);  // it is about to be freed: whatever waits for it fails
+    // A create, fork or placing of the tenant has failed for want of room: of a quota, of sessions, of
+    // workers' memory (failure->reason). True: something goes that is only kept as cache, `except` apart, and
+    // fn is called when it has, never on this stack. False: nothing can.
+    bool (*make_room)(struct coordinator_sessions *sessions, const struct proto_status *failure,
+                      uint32_t tenant, const struct coordinator_session *except, coordinator_room_fn fn,
+                      void *arg);
     // Of a repair (repair.h): as coordinator_visit_session (reconcile.h).
     void (*visit)(struct coordinator_sessions *sessions, struct coordinator_worker *w, uint64_t session,
                   coordinator_visited_fn done, void *arg);
@@ -241,6 +253,10 @@ uint64_t coordinator_session_index_room(const struct coordinator_session *s, uin
 // The same of all copies that the session asks for: what the chunk counts in its tenant's quota.
 uint64_t coordinator_session_index_quota(const struct coordinator_session *s, uint64_t index);
 const char *coordinator_session_state_text(struct coordinator_session *s);
+
+// FAILED_PRECONDITION where it is kept as cache: it takes no writes any more.
+enum common_code coordinator_session_writable(const struct coordinator_session *s,
+                                              struct proto_status *status);
 
 uint64_t coordinator_session_next_write(struct coordinator_session *s); // higher than all of it, of any term
 // Appends with a write number up to this one are over, and no holder is still to say what it has of them. 0: that

@@ -24,6 +24,7 @@ struct coordinator_cluster;
 struct coordinator_move_queue;
 struct coordinator_moves;
 struct coordinator_parked;
+struct coordinator_prefixes;
 struct coordinator_quotas;
 struct coordinator_returns;
 struct coordinator_seals;
@@ -61,6 +62,7 @@ struct coordinator_sessions {
     struct coordinator_move_queue *move_queue; // move_queue.h
     struct coordinator_seals *seals;           // seals.h
     struct coordinator_returns *returns;       // returned.c
+    struct coordinator_prefixes *prefixes;     // prefix/prefix.h
     struct coordinator_wishes *wishes;         // wishes.h
     struct common_list uneven,
         uneven_later; // who serves what is to be looked at, now and with the next tick: session.uneven

@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/prefix/prefix.h"
 #include "coordinator/session/keys.h"
 #include "coordinator/session/spec.h"
 #include "coordinator/session/table.h"
@@ -158,6 +159,18 @@ static bool load_floor(void *arg, uint64_t session, uint64_t floor)
     return true;
 }
 
+// One that was changed since by a coordinator that knows of no prefixes is any session again.
+static bool load_prefix(void *arg, uint64_t session, uint64_t incarnation, uint64_t ttl_ns, bool pinned,
+                        const void *hashes, size_t bytes)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_session *s = coordinator_session_find(r->sessions, session);
+    if (!s)
+        return damaged(r, "a prefix", session);
+    (void)coordinator_prefix_load(s, incarnation, ttl_ns, pinned, hashes, bytes);
+    return true;
+}
+
 static bool load_draining(void *arg, const char *worker, const void *reason, size_t reason_bytes)
 {
     struct coordinator_loader *r = arg;
@@ -185,6 +198,7 @@ void coordinator_sessions_reader(struct coordinator_loader *loader, struct coord
                                              .key = load_key,
                                              .cut = load_cut,
                                              .floor = load_floor,
+                                             .prefix = load_prefix,
                                              .draining = load_draining,
                                              .id_key = load_id_key};
 }

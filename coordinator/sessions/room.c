@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "coordinator/check/regain.h"
 #include "coordinator/check/scrub.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
@@ -14,7 +15,9 @@
 #include "coordinator/place/placing.h"
 #include "coordinator/place/rebalance.h"
 #include "coordinator/place/spread.h"
+#include "coordinator/place/strike.h"
 #include "coordinator/place/wishes.h"
+#include "coordinator/prefix/prefix.h"
 #include "coordinator/rows/reshape.h"
 #include "coordinator/session/move_queue.h"
 #include "coordinator/session/table.h"
@@ -35,6 +38,7 @@ static void session_ending(struct coordinator_session *s)
     coordinator_repairs_session_gone(s);
     coordinator_moves_session_gone(s);
     coordinator_returned_session_gone(s);
+    coordinator_prefix_session_gone(s);
 }
 
 static void session_ended(struct coordinator_session *s)
@@ -50,6 +54,7 @@ static const struct coordinator_session_hooks hooks = {
     .counted = coordinator_move_queue_mark,
     .ending = session_ending,
     .ended = session_ended,
+    .make_room = coordinator_prefix_make_room,
     .visit = coordinator_visit_session,
 };
 
@@ -130,7 +135,7 @@ static void reclaim_idle(struct coordinator_sessions *sessions, uint64_t now_ns)
         return;
     for (uint32_t i = 0; i < sessions->n_slots; i++) {
         struct coordinator_session *s = sessions->slots[i];
-        if (s && s->spec->idle_ttl_ns && is_idle(s, now_ns))
+        if (s && s->spec->idle_ttl_ns && !s->kept && is_idle(s, now_ns))
             coordinator_session_reclaim(s);
     }
 }
@@ -149,12 +154,15 @@ static void move_tick(struct coordinator_sessions *sessions)
 void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns)
 {
     reclaim_idle(sessions, now_ns);
+    coordinator_prefixes_tick(sessions, now_ns);
     coordinator_news_tick(sessions, now_ns);
     coordinator_failovers_tick(sessions);
     coordinator_droppings_tick(sessions);
     coordinator_returned_tick(sessions);
+    coordinator_regain_tick(sessions);
     move_tick(sessions);
     coordinator_drains_tick(sessions);
+    coordinator_strikes_tick(sessions);
     coordinator_conditions_tick(sessions);
     coordinator_scrub_tick(sessions);
     if (sessions->parked) { // their time may be over
@@ -182,6 +190,7 @@ void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coo
     coordinator_wishes_init(sessions);
     coordinator_returned_init(sessions);
     coordinator_scrub_init(sessions);
+    coordinator_prefixes_init(sessions);
     common_list_init(&sessions->opened);
     common_list_init(&sessions->gone);
     common_list_init(&sessions->reaped);
@@ -199,6 +208,7 @@ void coordinator_sessions_fini(struct coordinator_sessions *sessions)
     coordinator_moves_fini(sessions);
     coordinator_wishes_fini(sessions);
     coordinator_returned_fini(sessions);
+    coordinator_prefixes_fini(sessions);
     free(sessions->seals);
     free(sessions->slots);
     free(sessions->free_slots);

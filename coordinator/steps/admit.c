@@ -160,6 +160,10 @@ enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, s
     }
     if (!coordinator_session_open(s))
         return COORDINATOR_ADMIT_WAIT;
+    if (item->ask.append && coordinator_session_writable(s, &status) != COMMON_OK) {
+        *coordinator_item_failure(item) = status;
+        return COORDINATOR_ADMIT_REFUSED;
+    }
     if (!check_positions(item, s) || !check_forgotten(item, s))
         return COORDINATOR_ADMIT_REFUSED;
     if (item->ask.append && !chunks_placed(item, s))

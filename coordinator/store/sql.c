@@ -46,6 +46,8 @@ static const char added_schema[] =
     "CREATE TABLE IF NOT EXISTS keys(session INTEGER PRIMARY KEY, key INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS cuts(session INTEGER PRIMARY KEY, cut INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS floors(session INTEGER PRIMARY KEY, floor INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS prefixes(session INTEGER PRIMARY KEY, incarnation INTEGER NOT NULL, used "
+    "INTEGER NOT NULL, life INTEGER NOT NULL, hashes BLOB NOT NULL);" // life: ttl in ns * 2 + pinned
     "CREATE TABLE IF NOT EXISTS followers(session INTEGER, idx INTEGER, worker TEXT, PRIMARY KEY(session, "
     "idx, worker)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS draining(worker TEXT PRIMARY KEY, reason BLOB NOT NULL) WITHOUT ROWID;"
@@ -65,11 +67,12 @@ static const char added_schema[] =
     "DELETE FROM keys WHERE session NOT IN (SELECT id FROM sessions);" // an older coordinator has deleted them
     "DELETE FROM cuts WHERE session NOT IN (SELECT id FROM sessions);"
     "DELETE FROM floors WHERE session NOT IN (SELECT id FROM sessions);"
+    "DELETE FROM prefixes WHERE session NOT IN (SELECT id FROM sessions);"
     "DELETE FROM followers WHERE session NOT IN (SELECT id FROM sessions);"
     "DELETE FROM seals WHERE NOT EXISTS (SELECT 1 FROM chunks c WHERE c.session = seals.session AND c.idx = "
     "seals.idx AND c.id = seals.id)";
 
-#define TEXTS 7 // statements of an operation, at most
+#define TEXTS 8 // statements of an operation, at most
 
 // What each kind of operation executes, in order; ?1 ?2 ?3 ?4 are a b c d, ?5 the name, ?6 the bytes.
 static const char *const texts[COORDINATOR_OPS][TEXTS] = {
@@ -88,16 +91,16 @@ static const char *const texts[COORDINATOR_OPS][TEXTS] = {
     [COORDINATOR_OP_QUOTA] = {"INSERT OR REPLACE INTO quotas VALUES(?1, ?5, ?2)"},
     [COORDINATOR_OP_QUOTA_DROP] = {"DELETE FROM quotas WHERE tenant = ?1 AND name = ?5"},
     [COORDINATOR_OP_NUMBERS] = {"UPDATE sessions SET incarnation = ?2, epoch = ?3 WHERE id = ?1"},
-    [COORDINATOR_OP_SESSION_DROP] = {"DELETE FROM sessions WHERE id = ?1",
-                                     "DELETE FROM members WHERE session = ?1",
-                                     "DELETE FROM ranges WHERE session = ?1",
-                                     "DELETE FROM keys WHERE session = ?1",
-                                     "DELETE FROM cuts WHERE session = ?1",
-                                     "DELETE FROM floors WHERE session = ?1",
-                                     "DELETE FROM owners WHERE session = ?1"},
+    [COORDINATOR_OP_SESSION_DROP] =
+        {"DELETE FROM sessions WHERE id = ?1", "DELETE FROM members WHERE session = ?1",
+         "DELETE FROM ranges WHERE session = ?1", "DELETE FROM keys WHERE session = ?1",
+         "DELETE FROM cuts WHERE session = ?1", "DELETE FROM floors WHERE session = ?1",
+         "DELETE FROM prefixes WHERE session = ?1", "DELETE FROM owners WHERE session = ?1"},
     [COORDINATOR_OP_KEY] = {"INSERT OR REPLACE INTO keys VALUES(?1, ?2)"},
     [COORDINATOR_OP_CUT] = {"INSERT OR REPLACE INTO cuts VALUES(?1, ?2)"},
     [COORDINATOR_OP_FLOOR] = {"INSERT OR REPLACE INTO floors VALUES(?1, ?2)"},
+    [COORDINATOR_OP_PREFIX] = {"INSERT OR REPLACE INTO prefixes VALUES(?1, ?2, ?3, ?4, ?6)"},
+    [COORDINATOR_OP_PREFIX_USED] = {"UPDATE prefixes SET used = ?2 WHERE session = ?1"},
     [COORDINATOR_OP_MEMBER] = {"INSERT OR REPLACE INTO members VALUES(?1, ?5)"},
     [COORDINATOR_OP_MEMBER_DROP] = {"DELETE FROM members WHERE session = ?1 AND worker = ?5"},
     [COORDINATOR_OP_DRAIN] = {"INSERT OR REPLACE INTO draining VALUES(?5, ?6)"},
@@ -444,6 +447,7 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
         "SELECT id, name FROM tenants ORDER BY id",
         "SELECT id, hash, name, access, tenant, created, expires, used FROM tokens ORDER BY id",
         "SELECT tenant, name, max FROM quotas",
+        "SELECT session, incarnation, life, hashes FROM prefixes ORDER BY used, session",
     };
     enum common_code code = read_id_key(sql, r, err);
     for (size_t q = 0; q < sizeof(queries) / sizeof(*queries) && code == COMMON_OK; q++) {
@@ -480,6 +484,9 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
                 ok = !r->token || read_token(r, s);
             else if (q == 13)
                 ok = !r->quota || r->quota(r->quotas, (uint32_t)u64(s, 0), text_of(s, 1), u64(s, 2));
+            else if (q == 14)
+                ok = !r->prefix || r->prefix(r->arg, u64(s, 0), u64(s, 1), u64(s, 2) >> 1, u64(s, 2) & 1,
+                                             sqlite3_column_blob(s, 3), (size_t)sqlite3_column_bytes(s, 3));
             else
                 ok = r->draining(r->arg, text_of(s, 0), sqlite3_column_blob(s, 1),
                                  (size_t)sqlite3_column_bytes(s, 1));

@@ -25,9 +25,11 @@ enum coordinator_op_kind {
     COORDINATOR_OP_QUOTA_DROP, // a: tenant; name
     COORDINATOR_OP_NUMBERS,
     COORDINATOR_OP_SESSION_DROP,
-    COORDINATOR_OP_KEY,   // a: session, b: key
-    COORDINATOR_OP_CUT,   // a: session, b: cut
-    COORDINATOR_OP_FLOOR, // a: session, b: floor
+    COORDINATOR_OP_KEY,         // a: session, b: key
+    COORDINATOR_OP_CUT,         // a: session, b: cut
+    COORDINATOR_OP_FLOOR,       // a: session, b: floor
+    COORDINATOR_OP_PREFIX,      // a: session, b: incarnation, c: used, d: ttl << 1 | pinned; bytes: hashes
+    COORDINATOR_OP_PREFIX_USED, // a: session, b: used
     COORDINATOR_OP_MEMBER,
     COORDINATOR_OP_MEMBER_DROP,
     COORDINATOR_OP_DRAIN, // bytes: the reason
@@ -51,7 +53,7 @@ struct coordinator_op {
     size_t n_bytes;
 };
 
-#define COORDINATOR_STATEMENTS 48
+#define COORDINATOR_STATEMENTS 52
 
 struct coordinator_sql {
     sqlite3 *db;

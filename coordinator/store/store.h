@@ -27,26 +27,27 @@ enum coordinator_counter {
     COORDINATOR_COUNTERS
 };
 
-// Opens or makes the file (mode 0600, its folder 0700), which this process alone has until stop (hold.h), raises the
-// term, reads everything. ":memory:" keeps nothing. sync_full: every commit survives a power loss, not only the end of
-// the process. Blocks, but never for another process. FAILED_PRECONDITION: another process has it, or it was written by a
-// newer version; INVALID_ARGUMENT: not a store; UNAVAILABLE: the file system.
+// Opens or makes the file (mode 0600, its folder 0700), which this process alone has until stop (hold.h),
+// raises the term, reads everything. ":memory:" keeps nothing. sync_full: every commit survives a power loss,
+// not only the end of the process. Blocks, but never for another process. FAILED_PRECONDITION: another
+// process has it, or it was written by a newer version; INVALID_ARGUMENT: not a store; UNAVAILABLE: the file
+// system.
 enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
                                         const struct coordinator_store_reader *reader,
                                         struct coordinator_store **out, struct common_error *err);
 
-// Finishes what was submitted (callbacks are posted to the loop), closes the file, and gives it up last of all: the next
-// coordinator opens it from then on. It removes no file. What
-// is submitted afterwards comes to nothing, at the end of the turn. NULL is allowed.
+// Finishes what was submitted (callbacks are posted to the loop), closes the file, and gives it up last of
+// all: the next coordinator opens it from then on. It removes no file. What is submitted afterwards comes to
+// nothing, at the end of the turn. NULL is allowed.
 void coordinator_store_stop(struct coordinator_store *store);
-// After the stop, where the loop has ended and runs nothing more: ends what was submitted since, on this stack, by its
-// callbacks. False: there was nothing. NULL is allowed.
+// After the stop, where the loop has ended and runs nothing more: ends what was submitted since, on this
+// stack, by its callbacks. False: there was nothing. NULL is allowed.
 bool coordinator_store_refuse(struct coordinator_store *store);
 // Once the loop has run what was posted; NULL is allowed.
 void coordinator_store_free(struct coordinator_store *store);
 
-// Whether it was made from a backup, and no operator has said yet that what workers hold is all there is to be found
-// (restore.h): its sessions are not served.
+// Whether it was made from a backup, and no operator has said yet that what workers hold is all there is to
+// be found (restore.h): its sessions are not served.
 bool coordinator_store_restored(const struct coordinator_store *store);
 
 uint64_t coordinator_store_term(const struct coordinator_store *store);
@@ -69,6 +70,9 @@ void coordinator_store_skip(struct coordinator_store *store, enum coordinator_co
 
 // Batches so far that came to nothing while it was open, and why the last one did ("": none).
 uint64_t coordinator_store_failed(const struct coordinator_store *store, const char **why);
+
+// Why the last batch came to nothing, while it was open; NULL: it did not, or there was none.
+const char *coordinator_store_trouble(const struct coordinator_store *store);
 
 // How long transactions took, the waiting for the disk included; of NULL none.
 void coordinator_store_took(struct coordinator_store *store, struct common_buckets *out);
@@ -101,6 +105,17 @@ void coordinator_batch_session_drop(struct coordinator_batch *batch,
 void coordinator_batch_key(struct coordinator_batch *batch, uint64_t session, uint64_t key);
 void coordinator_batch_cut(struct coordinator_batch *batch, uint64_t session, uint64_t cut);
 void coordinator_batch_floor(struct coordinator_batch *batch, uint64_t session, uint64_t floor); // forget.h
+// The session is kept as cache (prefix/prefix.h), in the incarnation that it has now; replaces what there
+// was.
+struct coordinator_prefix_row {
+    uint64_t incarnation, used_ns, ttl_ns; // used_ns: since 1970; they are read in this order
+    bool pinned;
+    const void *hashes;
+    size_t bytes;
+};
+void coordinator_batch_prefix(struct coordinator_batch *batch, uint64_t session,
+                              const struct coordinator_prefix_row *row);
+void coordinator_batch_prefix_used(struct coordinator_batch *batch, uint64_t session, uint64_t used_ns);
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker);
 void coordinator_batch_member_drop(struct coordinator_batch *batch, uint64_t session, const char *worker);
 void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
@@ -109,12 +124,12 @@ void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, 
 // One more holder of a chunk that the batch, or an earlier one, has put. It follows.
 void coordinator_batch_follower(struct coordinator_batch *batch, uint64_t session, uint32_t index,
                                 const char *holder);
-// This holder of a chunk that has others is none any more; if it served, one of the others does. A chunk that has
-// been dropped or replaced meanwhile is left alone, and so is one with no other holder.
+// This holder of a chunk that has others is none any more; if it served, one of the others does. A chunk that
+// has been dropped or replaced meanwhile is left alone, and so is one with no other holder.
 void coordinator_batch_copy_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
                                  uint64_t id, const char *holder);
-// What all copies of this chunk must have (check/seals.h). One that has been dropped or replaced meanwhile is left
-// alone; a chunk that is put again with the same id keeps it.
+// What all copies of this chunk must have (check/seals.h). One that has been dropped or replaced meanwhile is
+// left alone; a chunk that is put again with the same id keeps it.
 void coordinator_batch_seal(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
                             uint64_t seal);
 // Nobody holds this chunk any more; one that has been dropped or replaced meanwhile is left alone.
@@ -128,7 +143,8 @@ void coordinator_batch_clip(struct coordinator_batch *batch, uint64_t session,
                             uint64_t length); // all layers' ranges
 
 // Takes the batch. `done` (may be NULL) runs on the loop thread, never on this stack: OK when it is durable,
-// else nothing of it was written, nor will be found after a crash: while that is unknown, nobody is called back.
+// else nothing of it was written, nor will be found after a crash: while that is unknown, nobody is called
+// back.
 typedef void (*coordinator_store_fn)(void *arg, enum common_code code, const char *text);
 void coordinator_store_submit(struct coordinator_store *store, struct coordinator_batch *batch,
                               coordinator_store_fn done, void *arg);

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "coordinator/tenants/quota.h"
+#include "proto/model/limits.h"
 #include "proto/wire/codec.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
@@ -90,6 +91,15 @@ static void args_truncate(const void *asked, body *out)
         common_trail_put_flag(out, "settle");
     else
         common_trail_put_number(out, "length", m->length);
+}
+
+static void args_keep(const void *asked, body *out)
+{
+    const Banyan__Pb__PrefixKeepRequest *m = asked;
+    common_trail_put_number(out, "chunks", m->prefix.len / PROTO_PREFIX_HASH);
+    common_trail_put_number(out, "ttl_ns", m->ttl_ns);
+    if (m->pin)
+        common_trail_put_flag(out, "pin");
 }
 
 static void args_attach_open(const void *asked, body *out)
@@ -181,6 +191,8 @@ static const struct row {
     [METHOD(SESSION_TRUNCATE)] = {CHANGES, "session.truncate", SESSION_OF(SessionTruncateRequest), NULL,
                                   args_truncate},
     [METHOD(SESSION_FORK)] = {CHANGES, "session.fork", 0, look_fork, args_fork},
+    [METHOD(PREFIX_KEEP)] = {CHANGES, "prefix.keep", SESSION_OF(PrefixKeepRequest), NULL, args_keep},
+    [METHOD(PREFIX_DROP)] = {CHANGES, "prefix.drop", SESSION_OF(PrefixDropRequest), NULL, NULL},
     [METHOD(ATTACH_OPEN)] = {CHANGES, "attach.open", SESSION_OF(AttachOpenRequest), NULL, args_attach_open},
     [METHOD(ATTACH_COMMIT)] = {CHANGES, "attach.commit", SESSION_OF(AttachCommitRequest), NULL,
                                args_attach_commit},
@@ -208,6 +220,8 @@ static const struct row {
     [METHOD(SESSION_PLAN)] = {NOT, NULL, 0, NULL, NULL},
     [METHOD(SESSION_WATCH)] = {NOT, NULL, 0, NULL, NULL},
     [METHOD(SESSION_STEP)] = {NOT, NULL, 0, NULL, NULL},
+    [METHOD(PREFIX_FIND)] = {NOT, NULL, 0, NULL, NULL},
+    [METHOD(PREFIX_LIST)] = {NOT, NULL, 0, NULL, NULL},
     [METHOD(QUARANTINE_LIST)] = {NOT, NULL, 0, NULL, NULL},
     [METHOD(EVENTS)] = {NOT, NULL, 0, NULL, NULL},
     [METHOD(TOKEN_LIST)] = {NOT, NULL, 0, NULL, NULL},

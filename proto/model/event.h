@@ -45,6 +45,7 @@ enum proto_event_severity { PROTO_EVENT_INFO, PROTO_EVENT_WARN, PROTO_EVENT_ERRO
     X(SESSION_CREATED, "session-created", 32, 1, "a session was created")                                    \
     X(SESSION_DELETED, "session-deleted", 32, 1, "a client deleted it, or it was idle for too long")         \
     X(SESSION_FORKED, "session-forked", 32, 1, "it was forked from another session")                         \
+    X(SESSION_KEPT, "session-kept", 32, 1, "it has ended and is kept as cache")                              \
     X(SESSION_TRUNCATED, "session-truncated", 32, 1, "it was truncated")                                     \
     X(SESSION_EPOCH, "session-epoch", 32, 1, "its layout has changed, and why")                              \
     X(SESSION_UNAVAILABLE, "session-unavailable", 32, 1,                                                     \
@@ -59,6 +60,7 @@ enum proto_event_severity { PROTO_EVENT_INFO, PROTO_EVENT_WARN, PROTO_EVENT_ERRO
     X(COPY_STRUCK, "copy-struck", 32, 1, "copies on lost workers were removed")                              \
     X(COPY_CORRUPT, "copy-corrupt", 32, 1, "a worker's memory does not match a chunk's seal")                \
     X(COPY_HEALED, "copy-healed", 32, 1, "a worker has reloaded a copy from its files")                      \
+    X(COPY_REGAINED, "copy-regained", 32, 1, "a worker came back with chunks that were lost")                \
     X(COPY_DISPUTED, "copy-disputed", 32, 1, "holders have different rows of a chunk without a seal")        \
     X(REFUSED_CLIENT, "refused-client", 1, 1, "calls or links without the right token or secret")            \
     X(REFUSED_CALL, "refused-call", 1, 1, "calls that came too late, or that are not served here")           \

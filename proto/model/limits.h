@@ -41,6 +41,10 @@
 #define PROTO_COMMIT_CHUNKS_MAX 1024u               // of an attach or a commit
 #define PROTO_COMMIT_DROP_MAX   64u                 // ranges of one RowsAbort
 
+#define PROTO_PREFIX_HASH     16u           // bytes of a hash of a prefix
+#define PROTO_HASHES_BYTES    (512u * 1024) // of all hashes of one: 32,768 chunks
+#define PROTO_PREFIX_LIST_MAX 256u          // kept sessions of one answer
+
 #define PROTO_MASS_WORKERS_MAX 1024u // named in an answer with masses
 #define PROTO_WATCH_STEPS_MAX  64u
 
@@ -79,6 +83,12 @@
     X(layer_kind, alibi, PROTO_KV_HEADS_MAX)                                                                 \
     X(layer_sinks, sinks, PROTO_KV_HEADS_MAX)                                                                \
     X(layer_info, committed, 64)                                                                             \
+    X(session_create_request, prefix, PROTO_HASHES_BYTES)                                                    \
+    X(prefix_find_request, prefix, PROTO_HASHES_BYTES)                                                       \
+    X(prefix_keep_request, prefix, PROTO_HASHES_BYTES)                                                       \
+    X(prefix_keep_reply, why, 255)                                                                           \
+    X(prefix_info, tenant, 64)                                                                               \
+    X(prefix_list_reply, prefixes, PROTO_PREFIX_LIST_MAX)                                                    \
     X(session_info_reply, layers, PROTO_LAYERS_MAX)                                                          \
     X(session_info_reply, member_bytes, 1024)                                                                \
     X(session_info_reply, members, 1024)                                                                     \

@@ -108,6 +108,17 @@ static bool on_floor(void *arg, uint64_t session, uint64_t floor)
     return true;
 }
 
+static bool on_prefix(void *arg, uint64_t session, uint64_t incarnation, uint64_t ttl_ns, bool pinned,
+                      const void *hashes, size_t bytes)
+{
+    struct store_seen *seen = arg;
+    size_t at = strlen(seen->prefixes);
+    snprintf(seen->prefixes + at, sizeof(seen->prefixes) - at, "%s%llx:%llu:%llu:%d:%.*s", at ? " " : "",
+             (unsigned long long)session, (unsigned long long)incarnation, (unsigned long long)ttl_ns, pinned,
+             (int)bytes, (const char *)hashes);
+    return true;
+}
+
 static bool on_key(void *arg, uint64_t session, uint64_t key)
 {
     struct store_seen *seen = arg;
@@ -159,10 +170,10 @@ static void on_id_key(void *arg, const uint64_t key[2])
 
 struct coordinator_store_reader store_reader(struct store_seen *seen)
 {
-    return (struct coordinator_store_reader){seen,        on_worker,   on_session, on_member, on_chunk,
-                                             on_follower, on_seal,     on_range,   on_key,    on_cut,
-                                             on_floor,    on_draining, on_tenant,  on_token,  seen,
-                                             on_quota,    seen,        on_id_key};
+    return (struct coordinator_store_reader){seen,        on_worker, on_session,  on_member, on_chunk,
+                                             on_follower, on_seal,   on_range,    on_key,    on_cut,
+                                             on_floor,    on_prefix, on_draining, on_tenant, on_token,
+                                             seen,        on_quota,  seen,        on_id_key};
 }
 
 enum common_code store_open(struct store_seen *seen, struct coordinator_store **out, struct common_error *err)

@@ -20,6 +20,7 @@ struct store_seen {
     struct common_error *err;
     uint32_t workers, sessions, members, chunks, lost;
     uint64_t session, incarnation, epoch, instance, chunk_sum, key, cut, floor;
+    char prefixes[128]; // session:incarnation:ttl:pinned:hashes, in their order
     char name[132], spec[16], holder[65];
     struct coordinator_rangeset ranges;
     uint32_t n_ranges;

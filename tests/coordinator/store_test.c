@@ -23,6 +23,8 @@
 #include "common/hash/hash.h"
 #include "tests/coordinator/store_suite.h"
 
+#define OTHER UINT64_C(0x8000000000000011) // is read before the others: SQLite's numbers have a sign
+
 static void everything_comes_back(void **state)
 {
     (void)state;
@@ -42,6 +44,17 @@ static void everything_comes_back(void **state)
     coordinator_batch_cut(batch, UINT64_C(0xfedcba9876543210), UINT64_MAX - 2); // the last one counts
     coordinator_batch_floor(batch, UINT64_C(0xfedcba9876543210), 7);
     coordinator_batch_floor(batch, UINT64_C(0xfedcba9876543210), UINT64_MAX - 3);
+    const struct coordinator_prefix_row first = {.incarnation = 5,
+                                                 .used_ns = 9,
+                                                 .ttl_ns = UINT64_MAX >> 2,
+                                                 .pinned = true,
+                                                 .hashes = "abc",
+                                                 .bytes = 3};
+    struct coordinator_prefix_row other = {.incarnation = 1, .used_ns = 10, .hashes = "x", .bytes = 1};
+    coordinator_batch_session(batch, OTHER, "", "spec", 4, 1, 1, 0);
+    coordinator_batch_prefix(batch, UINT64_C(0xfedcba9876543210), &first);
+    coordinator_batch_prefix(batch, OTHER, &other);
+    coordinator_batch_prefix_used(batch, OTHER, 8); // before the other one
     coordinator_batch_member(batch, UINT64_C(0xfedcba9876543210), "w0");
     coordinator_batch_member(batch, UINT64_C(0xfedcba9876543210), "w1");
     coordinator_batch_drain(batch, "w1", "its fan is loud");
@@ -65,7 +78,7 @@ static void everything_comes_back(void **state)
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     assert_int_equal(coordinator_store_term(store), 2);
     assert_true(seen.workers == 1 && seen.instance == UINT64_MAX);
-    assert_true(seen.sessions == 1 && seen.session == UINT64_C(0xfedcba9876543210) && seen.incarnation == 7 &&
+    assert_true(seen.sessions == 2 && seen.session == UINT64_C(0xfedcba9876543210) && seen.incarnation == 7 &&
                 seen.epoch == 8);
     assert_string_equal(seen.name, "a name");
     assert_string_equal(seen.spec, "spec");
@@ -74,12 +87,15 @@ static void everything_comes_back(void **state)
     assert_int_equal(seen.chunk_sum, 10 + 50 * 2 + 12 * 3);
     assert_true(coordinator_rangeset_length(&seen.ranges) == 60);
     assert_true(seen.key == UINT64_MAX - 1);
+    assert_string_equal(seen.prefixes,
+                        "8000000000000011:1:0:0:x fedcba9876543210:5:4611686018427387903:1:abc");
     assert_string_equal(seen.draining, "w1: its fan is loud");
     assert_true(seen.cut == UINT64_MAX - 2);
     assert_true(seen.floor == UINT64_MAX - 3);
     coordinator_rangeset_free(&seen.ranges);
     batch = coordinator_batch_new();
     coordinator_batch_session_drop(batch, UINT64_C(0xfedcba9876543210));
+    coordinator_batch_session_drop(batch, OTHER);
     coordinator_batch_resume(batch, "w1");
     store_submit(store, batch);
     store_close(store);
@@ -87,6 +103,7 @@ static void everything_comes_back(void **state)
     assert_int_equal(
         seen.sessions + seen.members + seen.chunks + seen.n_ranges + seen.key + seen.cut + seen.floor, 0);
     assert_string_equal(seen.draining, "");
+    assert_string_equal(seen.prefixes, "");
     store_close(store);
 }
 

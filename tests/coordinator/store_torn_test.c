@@ -137,10 +137,10 @@ static bool on_draining(void *arg, const char *worker, const void *reason, size_
 
 static bool open_store(void)
 {
-    struct coordinator_store_reader reader = {NULL,        on_worker,   on_session, on_member, on_chunk,
-                                              on_follower, on_seal,     on_range,   on_key,    on_cut,
-                                              on_floor,    on_draining, NULL,       NULL,      NULL,
-                                              NULL,        NULL,        NULL};
+    struct coordinator_store_reader reader = {NULL,        on_worker, on_session,  on_member, on_chunk,
+                                              on_follower, on_seal,   on_range,    on_key,    on_cut,
+                                              on_floor,    NULL,      on_draining, NULL,      NULL,
+                                              NULL,        NULL,      NULL,        NULL};
     struct common_error err;
     for (uint32_t i = 0; i < n_subjects; i++)
         subjects[i] = (struct subject){.made = subjects[i].made, .dropped = subjects[i].dropped};

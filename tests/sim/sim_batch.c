@@ -131,6 +131,23 @@ void coordinator_batch_floor(struct coordinator_batch *batch, uint64_t session, 
     sim_batch_add(batch, SIM_OP_FLOOR, "", session, floor, 0, 0);
 }
 
+void coordinator_batch_prefix(struct coordinator_batch *batch, uint64_t session,
+                              const struct coordinator_prefix_row *row)
+{
+    struct sim_op *op = sim_batch_add(batch, SIM_OP_PREFIX, "", session, row->incarnation, row->used_ns,
+                                      row->ttl_ns << 1 | row->pinned);
+    op->bytes = malloc(row->bytes + 1);
+    if (!op->bytes)
+        abort();
+    memcpy(op->bytes, row->hashes, row->bytes);
+    op->n_bytes = row->bytes;
+}
+
+void coordinator_batch_prefix_used(struct coordinator_batch *batch, uint64_t session, uint64_t used_ns)
+{
+    sim_batch_add(batch, SIM_OP_PREFIX_USED, "", session, used_ns, 0, 0);
+}
+
 void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session, uint64_t incarnation,
                                uint64_t epoch)
 {

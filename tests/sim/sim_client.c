@@ -218,6 +218,7 @@ static void take_reply(struct sim_call *call, const struct proto_message *messag
         call->session = ((const Banyan__Pb__SessionCreateReply *)body)->session;
         call->incarnation = ((const Banyan__Pb__SessionCreateReply *)body)->incarnation;
         call->cut = ((const Banyan__Pb__SessionCreateReply *)body)->cut;
+        call->length = ((const Banyan__Pb__SessionCreateReply *)body)->length;
         break;
     case METHOD(SESSION_FORK):
         call->session = ((const Banyan__Pb__SessionForkReply *)body)->session;

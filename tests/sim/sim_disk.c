@@ -20,7 +20,8 @@ static bool has_session(enum sim_op_kind kind)
 {
     return kind != SIM_OP_META && kind != SIM_OP_WORKER && kind != SIM_OP_WORKER_DROP &&
            kind != SIM_OP_DRAIN && kind != SIM_OP_RESUME && kind != SIM_OP_TENANT && kind != SIM_OP_TOKEN &&
-           kind != SIM_OP_TOKEN_USED && kind != SIM_OP_TOKEN_DROP && kind != SIM_OP_QUOTA;
+           kind != SIM_OP_TOKEN_USED && kind != SIM_OP_TOKEN_DROP && kind != SIM_OP_QUOTA &&
+           kind != SIM_OP_PREFIX;
 }
 
 // Doubles an array that is full.
@@ -225,6 +226,13 @@ static void use_token(struct sim_rows *tokens, const struct sim_op *op)
             ((struct coordinator_token_row *)tokens->rows[i]->bytes)->used_s = op->b;
 }
 
+static void use_prefix(struct sim_rows *prefixes, const struct sim_op *op)
+{
+    for (size_t i = 0; i < prefixes->n; i++)
+        if (prefixes->rows[i]->a == op->a)
+            prefixes->rows[i]->c = op->b;
+}
+
 static void replace(struct sim_table *table, const struct sim_op *op, same_fn same)
 {
     rows_remove(table, op, same);
@@ -258,6 +266,7 @@ void sim_tables_apply(struct sim_tables *t, const struct sim_op *op)
         rows_remove(&tables[SIM_KEYS], op, same_session);
         rows_remove(&tables[SIM_CUTS], op, same_session);
         rows_remove(&tables[SIM_FLOORS], op, same_session);
+        remove_of(rows_of(&tables[SIM_PREFIXES], 0), op, same_session);
         break;
     case SIM_OP_KEY:
         replace(&tables[SIM_KEYS], op, same_session);
@@ -267,6 +276,12 @@ void sim_tables_apply(struct sim_tables *t, const struct sim_op *op)
         break;
     case SIM_OP_FLOOR:
         replace(&tables[SIM_FLOORS], op, same_session);
+        break;
+    case SIM_OP_PREFIX:
+        replace(&tables[SIM_PREFIXES], op, same_session);
+        break;
+    case SIM_OP_PREFIX_USED:
+        use_prefix(rows_of(&tables[SIM_PREFIXES], 0), op);
         break;
     case SIM_OP_MEMBER:
         replace(&tables[SIM_MEMBERS], op, same_member);
@@ -338,6 +353,8 @@ static int by_numbers(const void *x, const void *y)
             : a->kind == SIM_OP_CHUNK || a->kind == SIM_OP_FOLLOWER || a->kind == SIM_OP_SEAL ? 2
             : a->kind == SIM_OP_WORKER                                                        ? 0
                                                                                               : 1;
+    if (a->kind == SIM_OP_PREFIX && a->c != b->c) // by their last use
+        return a->c < b->c ? -1 : 1;
     for (int i = 0; i < n; i++)
         if (p[i] != q[i])
             return p[i] < q[i] ? -1 : 1;
@@ -360,6 +377,9 @@ static bool read_row(const struct coordinator_store_reader *r, const struct sim_
         return r->cut(r->arg, row->a, row->b);
     case SIM_OP_FLOOR:
         return r->floor(r->arg, row->a, row->b);
+    case SIM_OP_PREFIX:
+        return !r->prefix ||
+               r->prefix(r->arg, row->a, row->b, row->d >> 1, row->d & 1, row->bytes, row->n_bytes);
     case SIM_OP_DRAIN:
         return r->draining(r->arg, row->name, row->bytes, row->n_bytes);
     case SIM_OP_FOLLOWER:

@@ -19,6 +19,8 @@ enum sim_op_kind {
     SIM_OP_KEY,
     SIM_OP_CUT,
     SIM_OP_FLOOR,
+    SIM_OP_PREFIX, // as in coordinator/store/sql.h
+    SIM_OP_PREFIX_USED,
     SIM_OP_MEMBER,
     SIM_OP_MEMBER_DROP,
     SIM_OP_DRAIN,
@@ -62,11 +64,12 @@ enum {
     SIM_TENANTS,
     SIM_TOKENS,
     SIM_QUOTAS,
+    SIM_PREFIXES,
     SIM_TABLES
 };
 
 // A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _FOLLOWER,
-// _SEAL, _RANGE, _KEY, _CUT, _FLOOR, _DRAIN, _TENANT, _TOKEN or _QUOTA.
+// _SEAL, _RANGE, _KEY, _CUT, _FLOOR, _PREFIX, _DRAIN, _TENANT, _TOKEN or _QUOTA.
 struct sim_rows { // of one session; in a table without sessions: all
     uint64_t session;
     struct sim_op **rows; // owned

@@ -61,7 +61,7 @@ ALLOWED = {
                     "kernels/cuda/args.h", "kernels/cuda/lane.cuh"},
     "coordinator": {"common", "proto", "reduce/plan.h"},
     # The coordinator's rooms, the lowest first: none uses one above it (coordinator/core.h).
-    **rooms("store", "tenants", "cluster", "session", "sync", "check", "place", "rows", "sessions", "steps"),
+    **rooms("store", "tenants", "cluster", "session", "sync", "check", "place", "rows", "prefix", "sessions", "steps"),
     # Beside the rooms: it records calls and events, and asks for nothing.
     "coordinator/trail": CORE | {"coordinator/store", "coordinator/tenants"},
     "worker": set(),

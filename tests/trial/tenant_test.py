@@ -62,11 +62,12 @@ class SecondTenant(place.Trial):
             "SESSION_FORK": lambda s: {"session": s, "length": 16, "name": "stolen"},
             "SESSION_TRUNCATE": lambda s: {"session": s, "length": 1},
             "SESSION_WATCH": lambda s: {"session": s, "steps": 1},
+            "PREFIX_KEEP": lambda s: {"session": s, "prefix": b"0123456789abcdef"},
             "SESSION_INFO": lambda s: {"session": s, "memory": True},
         }
         for method in ("SESSION_OPEN", "SESSION_CLOSE", "SESSION_DELETE", "SESSION_INFO", "SESSION_TRUNCATE", "SESSION_FORK",
                        "SESSION_PLAN",
-                       "ATTACH_OPEN", "ATTACH_COMMIT", "READ_OPEN", "SESSION_WATCH", "SESSION_STEP"):
+                       "ATTACH_OPEN", "ATTACH_COMMIT", "READ_OPEN", "SESSION_WATCH", "SESSION_STEP", "PREFIX_KEEP", "PREFIX_DROP"):
             self.same(method, bodies.get(method, lambda s: {"session": s}))
             tried.add(method)
         for append in (False, True):
@@ -76,7 +77,7 @@ class SecondTenant(place.Trial):
                 "session": s, "first": 40, "rows": 1, "append": append, "q_heads": 1, "v_dim": 4, "q_bytes": wire.ROW_BYTES, **parts}]},
                 tensors, item=True)
         tried.add("ATTEND")
-        named = {name for name, number in wire.METHODS.items() if 32 <= number < 64
+        named = {name for name, number in wire.METHODS.items() if (32 <= number < 64 or name.startswith("PREFIX_"))
                  and any(field[0] == "session" for field in wire.PROTO.messages[wire.message_of(name)[0]])}
         self.assertLessEqual(named - {"SCRUB", "QUARANTINE_DROP", "EVENTS"}, tried, "a method that this test does not know")
         with self.ground.link(self.red_token) as red:

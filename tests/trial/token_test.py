@@ -13,16 +13,16 @@ import wire
 
 BIN = place.binaries()
 READ_ONLY = {"HEALTH_CHECK", "CLUSTER_INFO", "SESSION_OPEN", "SESSION_CLOSE", "SESSION_INFO", "SESSION_LIST", "SESSION_PLAN",
-             "SESSION_WATCH",
+             "SESSION_WATCH", "PREFIX_FIND", "PREFIX_LIST",
              "SESSION_STEP", "READ_OPEN", "ATTEND", "EVENTS", "QUOTA_SHOW"}
-USER = READ_ONLY | {"SESSION_CREATE", "SESSION_DELETE", "SESSION_TRUNCATE", "SESSION_FORK", "ATTACH_OPEN", "ATTACH_COMMIT"}
+USER = READ_ONLY | {"SESSION_CREATE", "SESSION_DELETE", "SESSION_TRUNCATE", "SESSION_FORK", "ATTACH_OPEN", "ATTACH_COMMIT", "PREFIX_KEEP", "PREFIX_DROP"}
 OPERATOR = {"HEALTH_CHECK", "CLUSTER_INFO", "SESSION_OPEN", "SESSION_CLOSE", "SESSION_INFO", "SESSION_LIST", "SESSION_PLAN",
-            "SESSION_WATCH", "EVENTS",
+            "SESSION_WATCH", "EVENTS", "PREFIX_LIST", "PREFIX_DROP",
             "QUARANTINE_LIST", "QUARANTINE_DROP", "WORKER_DRAIN", "WORKER_FORGET", "REBALANCE", "SCRUB", "BACKUP", "BACKUP_READ",
             "QUOTA_SHOW"}
-CLIENTS = {name for name, number in wire.METHODS.items() if 32 <= number < 64}
+CLIENTS = {name for name, number in wire.METHODS.items() if 32 <= number < 64 or name.startswith("PREFIX_")}
 WORKERS = {name for name, number in wire.METHODS.items() if 64 <= number < 80}
-INTERNAL = {name for name, number in wire.METHODS.items() if number >= 96} - {"CHUNK_READ"}
+INTERNAL = {name for name, number in wire.METHODS.items() if number >= 96} - {"CHUNK_READ"} - CLIENTS
 
 
 class StolenToken(place.Trial):

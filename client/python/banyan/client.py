@@ -24,6 +24,8 @@ from ._abi import ffi, lib
 from .errors import AlreadyExists, BanyanError, Closed, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable, from_c, raise_c
 from .guard import Guard
 from .items import Answer, Call, Item
+from .prefixes import HASH, Kept, Prefix
+from .prefixes import prefix as prefix_from
 from .spec import Spec
 
 _LOOK = 0.2  # seconds between two looks at a draining worker
@@ -184,7 +186,7 @@ class Client:
 
     # ---- sessions ----
 
-    def create(self, spec: Spec, name: str | None = None, *, floor: int = 0) -> Session:
+    def create(self, spec: Spec, name: str | None = None, *, floor: int = 0, prefix: bytes | None = None) -> Session:
         """Creates an empty session. name: unique in the cluster; None: no name.
 
         Warns if the cluster has fewer workers than Spec.replicas: each part then has as many copies as there are workers.
@@ -192,12 +194,22 @@ class Client:
         floor: for a session with Spec.forget that begins as if it had forgotten all rows that no row at or past the floor
         sees. In each layer the rows below SessionInfo.layer_forgotten count but cannot be read; the session holds only what
         is attached after them.
+
+        prefix: of prefix_hashes(). If the cluster keeps a session with the same spec whose text begins like
+        this one, the new session begins with what both have in common: Session.found is how many tokens.
         """
         c, keep = spec.to_c()
-        out = ffi.new("banyan_session **")
-        self.call(lib.banyan_session_create_at, self._c, c, _name(name), floor, out)
+        out, found = ffi.new("banyan_session **"), ffi.new("uint64_t *")
+        if prefix and floor:
+            raise InvalidArgument("floor and prefix: a session begins with one of the two")
+        if prefix:
+            hashes, n = ffi.from_buffer(prefix), len(prefix) // HASH
+            self.call(lib.banyan_session_create_from, self._c, c, _name(name), hashes, n, out, found)
+        else:
+            self.call(lib.banyan_session_create_at, self._c, c, _name(name), floor, out)
         del keep
         session = Session(self, out[0])
+        session.found = int(found[0])
         if spec.replicas > 1:
             self._warn_of_few_workers(spec.replicas)
         return session
@@ -456,6 +468,29 @@ class Client:
         self.call(lib.banyan_quarantine_drop, self._c, _name(worker), session, sessions, size)
         return int(sessions[0]), int(size[0])
 
+    def find_prefix(self, spec: Spec, prefix: bytes) -> int:
+        """How many tokens of a text (prefix_hashes()) the cluster keeps for this spec. Creates nothing."""
+        c, keep = spec.to_c()
+        found = ffi.new("uint64_t *")
+        self.call(lib.banyan_prefix_find, self._c, c, ffi.from_buffer(prefix), len(prefix) // HASH, found)
+        del keep
+        return int(found[0])
+
+    def prefixes(self) -> list[Prefix]:
+        """Lists ended sessions that are kept as cache: of all tenants for operators and admins."""
+        out = ffi.new("banyan_prefix_list *")
+        self.call(lib.banyan_prefix_get_list, self._c, out)
+        try:
+            return [prefix_from(out.prefixes[i]) for i in range(out.n)]
+        finally:
+            lib.banyan_prefix_list_free(out)
+
+    def drop_prefixes(self, session: int = 0) -> tuple[int, int]:
+        """Deletes a kept session, or all of the caller's tenant (0). Returns how many sessions and bytes."""
+        sessions, size = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        self.call(lib.banyan_prefix_drop, self._c, session, sessions, size)
+        return int(sessions[0]), int(size[0])
+
     def quotas(self, tenant: str | None = None) -> list[infos.TenantQuotas]:
         """Lists tenants' quotas and their use: of all tenants for operators and admins, of the caller's for others; or of one.
 
@@ -559,7 +594,12 @@ class Session:
     """A handle of a session, whose keys and values live in the service, even after close(). Thread-safe.
 
     Returned by Client.create, Client.open and Session.fork.
+
+    Attributes:
+        found: tokens that it began with, where Client.create was given a prefix.
     """
+
+    found = 0
 
     def __init__(self, client: Client, c: Any) -> None:
         self.client = client
@@ -639,6 +679,19 @@ class Session:
         """Deletes the session and all its data, and closes this handle."""
         self._call(lib.banyan_session_delete, self._c)
         self.close()
+
+    def keep(self, prefix: bytes, *, ttl: float | None = None, pin: bool = False) -> Kept:
+        """Ends a session without a name, and closes this handle: it is kept as cache, or else deleted.
+
+        prefix: of prefix_hashes(), of its first chunks, all of which must be full: others with these hashes
+        get its keys and values. ttl: it is deleted after so many seconds without use. pin: it is never deleted
+        to make room.
+        """
+        out = ffi.new("banyan_kept *")
+        ttl_ns = 0 if ttl is None else int(ttl * 1e9)
+        self._call(lib.banyan_session_keep, self._c, ffi.from_buffer(prefix), len(prefix) // HASH, ttl_ns, pin, out)
+        self.close()
+        return Kept(session=out.session, length=out.length, why=infos.text(out.why))
 
     def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens of every layer."""

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "coordinator/check/regain.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
@@ -104,6 +105,7 @@ int hermetic_moves(void);
 int hermetic_partial(void);
 int hermetic_placing(void);
 int hermetic_plans(void);
+int hermetic_prefixes(void);
 int hermetic_quotas(void);
 int hermetic_reading(void);
 int hermetic_reconcile(void);

@@ -110,22 +110,24 @@ void restart(struct sim_cluster *cluster)
 static int themes(void)
 {
     return hermetic_workers() + hermetic_placing() + hermetic_room() + hermetic_plans() + hermetic_frames() +
-           hermetic_fairness() + hermetic_quotas() + hermetic_sessions() + hermetic_items() +
-           hermetic_limits() + hermetic_appends() + hermetic_commits() + hermetic_copies() +
-           hermetic_audits() + hermetic_partial() + hermetic_watches() + hermetic_events() +
-           hermetic_holders() + hermetic_moves() + hermetic_scrub() + hermetic_seals() + hermetic_reading() +
-           hermetic_reconcile() + hermetic_restarts() + hermetic_restoring() + hermetic_returned() +
-           hermetic_slow() + hermetic_successors() + hermetic_truncates() + hermetic_visits() +
-           hermetic_forget() + hermetic_born() + hermetic_edges();
+           hermetic_fairness() + hermetic_quotas() + hermetic_prefixes() + hermetic_sessions() +
+           hermetic_items() + hermetic_limits() + hermetic_appends() + hermetic_commits() +
+           hermetic_copies() + hermetic_audits() + hermetic_partial() + hermetic_watches() +
+           hermetic_events() + hermetic_holders() + hermetic_moves() + hermetic_scrub() + hermetic_seals() +
+           hermetic_reading() + hermetic_reconcile() + hermetic_restarts() + hermetic_restoring() +
+           hermetic_returned() + hermetic_slow() + hermetic_successors() + hermetic_truncates() +
+           hermetic_visits() + hermetic_forget() + hermetic_born() + hermetic_edges();
 }
 
 // Without an argument: themes and one. themes; one, copies, all: moments with one holder of each chunk, with
-// several, with both.
+// several, with both. prefixes: that theme alone.
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     prctl(PR_SET_THP_DISABLE, 1, 0, 0,
           0); // thousands of workers with a few rows each: to clear huge pages is the most of it
+    if (!strcmp(what, "prefixes"))
+        return hermetic_prefixes();
     int failed = !*what || !strcmp(what, "themes") ? themes() : 0;
     if (strcmp(what, "themes") != 0)
         failed += hermetic_moments(!strcmp(what, "copies") ? 2 : 1, !*what || !strcmp(what, "one") ? 1 : 3);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -15,6 +16,11 @@ from .watching import Watching
 
 
 class Answering(Watching):
+    def in_turn(self) -> AbstractContextManager[None]:
+        """generate() and prefill() are in here, so that no other thread feeds anything between the comparison
+        of their text and its end."""
+        return self._turn.held("call")
+
     def begin_generating(self, model: PreTrainedModel, asked: Asked) -> None:
         """What generate() is called with is compared with what is held, before anything is fed: the model and
         the whole text.
@@ -26,6 +32,10 @@ class Answering(Watching):
             self._meet(model)
         self._check_weights(glance=True)
         given = asked.tokens
+        if self._reuse and self._steps is None and given is not None and asked.is_text:
+            self._find_whole(given, asked.mask)
+        self._await_count()
+        self._put_shifts(max(1, len(self.pads) // asked.copies) if given is None else len(given))
         if self.columns and (given is None or not given.shape[1]):
             raise Refused(
                 f"generate() is given no text, and the cache holds {self.columns} tokens: give it the whole text, those included, or begin "
@@ -54,6 +64,11 @@ class Answering(Watching):
         if self.columns and columns - self.columns > 1 and not self._ways.blocks and not given.is_floating_point():
             self.feed_one_by_one(model, given, asked.mask, columns - 1)
 
+    def _find_whole(self, input_ids: torch.Tensor, mask: Any) -> None:
+        """Of a text without padding."""
+        if len(input_ids) != 1 or not isinstance(mask, torch.Tensor) or bool(mask.all()):
+            self.find(input_ids)
+
     def feed_one_by_one(self, model: PreTrainedModel, input_ids: torch.Tensor, mask: torch.Tensor | None, until: int) -> None:
         """Up to a column, for models that compute something else in blocks."""
         ids = input_ids.to(self.device)
@@ -66,6 +81,7 @@ class Answering(Watching):
     def end_generating(self, failed: bool) -> None:
         """Of a call that an error has ended it is noted with how many tokens it began: the same call goes on
         there."""
+        self._counted_now()
         if not failed:
             self._retry = None
 
@@ -75,6 +91,8 @@ class Answering(Watching):
         if self._is_awaited(model):
             self._meet(model)
         self._check_weights(glance=True)
+        if self._reuse and self._steps is None:
+            self._find_whole(input_ids, attention_mask)
         if self._steps is not None:
             if self._named:
                 self._look()

@@ -21,10 +21,12 @@ from .generate import watch_generate
 from .layers import Layer, check_keywords, scale_of, sinks_of
 from .leftover import leave
 from .masks import Mask
-from .positions import go_on
+from .positions import SHIFTED, go_on
 from .refused import Refused
+from .state import BUSY
 from .steps import Gate, Steps
 from .tags import Tag
+from .turns import Turn
 from .watching import KV_TYPES
 
 # Seconds without use after which a session without a name goes, for processes that end without a word.
@@ -48,6 +50,10 @@ class BanyanCache(Answering):
             use. A batch has one session a sequence, NAME/0, NAME/1, …
         batch: how many sequences a named session has; None: opened, or made by the first call.
         kv_type: how the cluster holds keys and values; None: as the model computes them.
+        reuse: the first generate() or prefill() begins with the longest beginning of its text that the
+        cluster keeps, and
+            close() keeps this one's text for others. For one sequence without padding.
+        salt: keeps texts apart: caches with different salts never find each other's.
         spec: more fields of banyan.Spec: chunk_tokens, members, idle_ttl, forget (what windows have left
         behind is given
             back; crop goes as far back as the margin).
@@ -55,7 +61,7 @@ class BanyanCache(Answering):
 
     def __init__(
         self, model: Any, client: Client, session: str | None = None, *, batch: int | None = None,
-        kv_type: str | None = None, **spec: Any,
+        kv_type: str | None = None, reuse: bool = False, salt: str | bytes = b"", **spec: Any,
     ) -> None:  # fmt: skip
         check_placement(spec)
         watch_generate()
@@ -72,6 +78,9 @@ class BanyanCache(Answering):
                 "models that are a decoder alone"
             )
         super().__init__(config, client, session, kv_type, {"idle_ttl": 0.0 if session is not None else _FORGOTTEN, **spec})
+        self._reuse, self._salt = reuse, salt.encode() if isinstance(salt, str) else salt
+        if reuse:
+            self._check_reusable()
         if is_model:
             self._look_at(model)
         else:
@@ -85,6 +94,7 @@ class BanyanCache(Answering):
         """An update: the first of a forward puts right what an interrupted one has left."""
         if self._refused is not None:
             raise self._refused
+        self._turn.check()
         self._begin(keys.shape[0])
         begun = self._open and not (self._part and (index in self._done or not self._done))
         if not begun and (model := self._model and self._model()) is not None and self._steps and self._steps.gate is None:
@@ -126,7 +136,10 @@ class BanyanCache(Answering):
         assert self._steps is not None
         if not self._done:
             self._take_pads(mask)
-            self._counting = go_on(self._counted if self.columns else None, self._positions, self.columns, query.shape[2], self.pads)
+            self._counting = go_on(
+                self._counted if self.columns else None, self._positions, self.columns, query.shape[2], self.pads,
+                self._shifts_now(query.shape[0]),
+            )  # fmt: skip
             self._dirty = True
             self._note_tokens(query.shape[0], query.shape[2], tag.keys)
         try:
@@ -166,7 +179,13 @@ class BanyanCache(Answering):
             self._check_not_again(codes)
         assert self._steps is not None and self._counting is not None
         self._held().put(self.columns, codes)
-        self._steps.put_tokens(codes, tokens.Stamp(self._mark, self._form, self._counting.kind(self.pads)))
+        shifts = self._shifts_now(batch)
+        kind = SHIFTED if shifts else self._counting.kind(self.pads)
+        self._steps.put_tokens(codes, tokens.Stamp(self._mark, self._form, kind, tuple(shifts)))
+
+    def _shifts_now(self, batch: int) -> list[int]:
+        """Of the forward under way."""
+        return self._kept.shifts(batch) if self._kept else []
 
     def _take_pads(self, mask: Mask) -> None:
         if mask.q_offset != self.columns:
@@ -186,13 +205,15 @@ class BanyanCache(Answering):
     def fork(self, name: str | None = None) -> BanyanCache:
         """Another cache that begins with what this one holds: n answers to one document, which is held
         once."""
+        self._turn.check()
         self._check_open()
         self._check_ended()
         self._look()
         other = object.__new__(BanyanCache)
         other.__dict__.update(
             self.__dict__, name=name, _named=name is not None, pads=list(self.pads), _done=set(), _dirty=False, _open=False, _began=None,
-            _hooks=[], _forms=[], _sinks={}, _steps=None, _text=self._text and self._text.select(list(range(len(self.pads)))),
+            _hooks=[], _forms=[], _sinks={}, _steps=None, _turn=Turn(BUSY), _prepared=False,
+            _text=self._text and self._text.select(list(range(len(self.pads)))),
         )  # fmt: skip
         other.layers = copy.deepcopy(self.layers, {id(self): other})
         if (model := self._model and self._model()) is not None:
@@ -215,7 +236,10 @@ class BanyanCache(Answering):
         self.put_right()
         self._held().reserve(columns)
         other = object.__new__(BanyanCache)
-        other.__dict__.update(self.__dict__, _named=True, pads=list(self.pads), _done=set(), _dirty=False, _fed=None, _hooks=[], _forms=[])
+        other.__dict__.update(
+            self.__dict__, _named=True, pads=list(self.pads), _done=set(), _dirty=False, _fed=None, _hooks=[], _forms=[],
+            _turn=Turn(BUSY), _prepared=False,
+        )  # fmt: skip
         other.layers = copy.deepcopy(self.layers, {id(self): other})
         other._steps = Steps(self.client, list(self._steps.sessions), self._kv_type)
         if (model := self._model and self._model()) is not None:
@@ -234,10 +258,15 @@ class BanyanCache(Answering):
         self._steps = None
 
     def close(self) -> None:
-        """Releases the sessions. Those with a name live on; those without are deleted. The cache is not used
-        again."""
-        self._closed = True
+        """Releases the sessions. Those with a name live on; those without are deleted, or kept
+        for others (reuse=True). The cache is not used again."""
+        if self._closed:
+            return
         self._drop_hooks()
+        if self._steps is not None and self._reuse:
+            self._keep()
+            self._steps = None
+        self._closed = True
         if self._steps is not None:
             for session in self._steps.sessions:
                 session.close() if self._named else session.delete()
@@ -253,11 +282,17 @@ class BanyanCache(Answering):
 
     def delete(self) -> None:
         """Deletes the sessions and everything held for them."""
-        self._named = False
+        self._named = self._reuse = False
         self.close()
 
     def __deepcopy__(self, memo: Any) -> BanyanCache:
         return self.fork()
+
+    def __reduce__(self) -> Any:
+        raise Refused(
+            "a cache cannot be pickled, since its keys are in the cluster: give it a session's name, and make a "
+            "BanyanCache(model, client, session=NAME) in the other process"
+        )
 
     def __copy__(self) -> BanyanCache:
         raise Refused("two caches cannot share their sessions: use fork()")

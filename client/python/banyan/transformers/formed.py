@@ -14,13 +14,13 @@ import torch
 from . import text
 from .feeding import feed, mask_of
 from .generate import running
-from .opened import Opened
 from .refused import Refused
+from .reused import Reused
 
 _AGAIN = 1024  # tokens of a block that is fed again
 
 
-class Formed(Opened):
+class Formed(Reused):
     @contextlib.contextmanager
     def toward(self, positions: int) -> Iterator[None]:
         """What is fed in here are blocks of a text that has so many positions in the end."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -32,6 +32,12 @@ class Asked:
         self.mask = keywords.get("attention_mask")
         self.copies = max(int(self.of("num_beams") or 1), int(self.of("num_return_sequences") or 1))
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it is given tokens alone: no images, no sound, no embeddings."""
+        given = {name for name, value in self._sources[0].items() if isinstance(value, torch.Tensor)}
+        return self.tokens is not None and not self.tokens.is_floating_point() and given <= {"input_ids", "inputs", "attention_mask"}
+
     def of(self, name: str) -> Any:
         return next((value for source in self._sources if (value := source.get(name)) is not None), None)
 
@@ -46,6 +52,8 @@ def _is_text(x: Any) -> bool:
 
 class Generating(Protocol):
     """A cache that must be asked."""
+
+    def in_turn(self) -> AbstractContextManager[None]: ...
 
     def begin_generating(self, model: Any, asked: Asked) -> None: ...
 
@@ -105,7 +113,7 @@ def watch_generate() -> None:
             keywords["use_cache"] = True  # the checkpoint's default: a caller that gives a cache expects it to be used
         if asked.of("token_healing"):
             raise Refused("token_healing changes the text after it was compared with the session: heal it before, and give the result")
-        with _noted(cache, self, asked):
+        with cache.in_turn(), _noted(cache, self, asked):
             cache.begin_generating(self, asked)
             return generate(self, inputs, *arguments, **keywords)
 
