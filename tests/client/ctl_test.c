@@ -85,7 +85,7 @@ static void test_usage(void **state)
     ctl_expect(0, "session show --help", NULL);
     ctl_said("SESSION");
     ctl_expect(0, "--version", NULL);
-    ctl_said("0.1.0");
+    ctl_said(BANYAN_VERSION);
     ctl_expect(2, "", NULL);
     ctl_complained("status");
     ctl_expect(2, "statsu", NULL);
