@@ -123,8 +123,8 @@ class Doctor(unittest.TestCase):
         self.cluster.worker("a")
         self.cluster.ctl("wait", "ready", BANYAN_TOKEN_FILE=right)
         self.assertEqual(self.doctor(BANYAN_TOKEN_FILE=right)["ok", "token"], ["accepted by the coordinator"])
-        for path in (wrong, None):
-            self.assertIn("missing, expired or wrong", self.doctor(code=7, BANYAN_TOKEN_FILE=path)["fail", "token"][0])
+        for path, said in ((wrong, "the client token is wrong or was revoked"), (None, "client token is required")):
+            self.assertIn(said, self.doctor(code=7, BANYAN_TOKEN_FILE=path)["fail", "token"][0])
         self.assertIn("does not exist", self.doctor(code=5, BANYAN_TOKEN_FILE="/nonexistent")["fail", "token"][0])
 
     def test_one_of_two_endpoints(self):
