@@ -199,7 +199,7 @@ typedef enum banyan_reason {
 
 BANYAN_API const char *banyan_code_name(banyan_code code);       // "OK", "NOT_FOUND", …
 BANYAN_API const char *banyan_reason_name(banyan_reason reason); // "HOLE", …; "" for NONE and what is none
-BANYAN_API const char *banyan_version(void);                     // "0.1.0"
+BANYAN_API const char *banyan_version(void);                     // "0.2.0"
 
 typedef struct banyan_range {
     uint64_t first, count;
