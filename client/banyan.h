@@ -199,7 +199,7 @@ typedef enum banyan_reason {
 
 BANYAN_API const char *banyan_code_name(banyan_code code);       // "OK", "NOT_FOUND", …
 BANYAN_API const char *banyan_reason_name(banyan_reason reason); // "HOLE", …; "" for NONE and what is none
-BANYAN_API const char *banyan_version(void);                     // "0.1.0"
+BANYAN_API const char *banyan_version(void);                     // "0.2.0"
 
 typedef struct banyan_range {
     uint64_t first, count;
@@ -779,7 +779,7 @@ BANYAN_API size_t banyan_poll(banyan_client *client, banyan_completion *out, siz
 
 typedef struct banyan_worker_info {
     char name[65], host[65], endpoint[128], state[16], kernel[65], engine[16];
-    // capacity_bytes, used_bytes and cold_bytes are 0 while the worker is lost
+    // capacity_bytes, used_bytes, free_bytes and cold_bytes are 0 while the worker is lost
     uint64_t capacity_bytes, used_bytes, bandwidth, chunks, tokens, steps, heartbeat_age_ns, last_compute_ns;
     uint32_t threads;
     uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list
@@ -793,6 +793,7 @@ typedef struct banyan_worker_info {
     // Why a worker with --device auto computes on its processor although there is hardware for a device:
     // printable ASCII; "": no reason to report
     char no_device[192];
+    uint64_t free_bytes; // for new chunks; capacity_bytes - used_bytes - free_bytes is reserved
 } banyan_worker_info;
 typedef struct banyan_limit {    // how much of something may be in use at once
     char name[65], flag[65];     // flag: the option that raises it; "": none
@@ -823,8 +824,13 @@ typedef struct banyan_cluster_info {
     // older build
     char tenant[65], access[17];
     char pass[129]; // for operators and admins: accepted by workers in place of a token, for 10 minutes
+    // "ready": the coordinator serves, and a worker is active. Otherwise the reason; "": an older build
+    char readiness[161];
+    // This client's access does not show workers, limits and figures of the whole cluster: these are empty,
+    // and `sessions` counts the tenant's
+    bool restricted;
 } banyan_cluster_info;
-// Reads the state of the coordinator and of all workers.
+// Reads the state of the coordinator and of all workers, as far as this client's access shows it.
 BANYAN_API banyan_code banyan_cluster_get_info(banyan_client *client, banyan_cluster_info *out,
                                                banyan_error *error);
 BANYAN_API void banyan_cluster_info_free(banyan_cluster_info *info); // frees its fields; NULL is allowed

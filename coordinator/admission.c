@@ -62,6 +62,13 @@ bool coordinator_admit(void *arg, const void *credentials, size_t len, const cha
     return true;
 }
 
+const char *coordinator_unadmitted(void *arg, const void *credentials, size_t len)
+{
+    const struct coordinator *c = arg;
+    bool expired = coordinator_token_presented(&c->tenants.tokens, credentials, len, 0) != NULL;
+    return expired ? "the client token has expired" : NULL;
+}
+
 bool coordinator_admit_http(struct coordinator *c, const struct common_http_request *request,
                             struct proto_identity *out)
 {
@@ -77,7 +84,8 @@ bool coordinator_admit_http(struct coordinator *c, const struct common_http_requ
         return true;
     char peer[96];
     snprintf(peer, sizeof(peer), "%s over HTTP", request->peer);
-    proto_server_refuses(c->server, PROTO_REFUSED_TOKEN, peer, "its client token is wrong");
+    proto_server_refuses(c->server, PROTO_REFUSED_TOKEN, peer,
+                         "its client token is wrong, expired or revoked");
     return false;
 }
 

@@ -15,6 +15,8 @@ struct coordinator;
 // proto_server_options.admit and .wording, with the coordinator.
 bool coordinator_admit(void *arg, const void *credentials, size_t len, const char *peer,
                        struct proto_identity *out);
+// proto_server_options.unadmitted: of a token that has expired.
+const char *coordinator_unadmitted(void *arg, const void *credentials, size_t len);
 void coordinator_wording(void *arg, const struct proto_request *request, char *text, size_t bytes,
                          Banyan__Pb__Status *status);
 

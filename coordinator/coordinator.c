@@ -229,6 +229,7 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .caller_bytes_max = c->core.options.max_client_bytes,
                                           .flags = coordinator_limit_flags,
                                           .admit = coordinator_admit,
+                                          .unadmitted = coordinator_unadmitted,
                                           .enters = connection_enters,
                                           .leaves = connection_leaves,
                                           .wording = coordinator_wording,

@@ -2,6 +2,7 @@
 #include "coordinator/health.h"
 
 #include "coordinator/cluster/worker.h"
+#include "coordinator/store/store.h"
 
 static const char *shutdown_fails(void *arg)
 {
@@ -15,6 +16,13 @@ static const char *store_fails(void *arg)
     return c->store ? NULL : "the store is not open";
 }
 
+// Sessions are served as they are, and what must be durable is refused: no other coordinator would do better.
+static const char *store_warns(void *arg)
+{
+    const struct coordinator *c = arg;
+    return c->store ? coordinator_store_trouble(c->store) : NULL;
+}
+
 static const char *workers_fail(void *arg)
 {
     const struct coordinator *c = arg;
@@ -24,12 +32,25 @@ static const char *workers_fail(void *arg)
     return "no worker is active: 'banyanctl workers' lists them";
 }
 
-static const struct common_health_check live_checks[] = {{"shutdown", shutdown_fails}, {NULL, NULL}};
+static const struct common_health_check live_checks[] = {{.name = "shutdown", .fails = shutdown_fails}, {0}};
 static const struct common_health_check ready_checks[] = {
-    {"shutdown", shutdown_fails}, {"store", store_fails}, {"workers", workers_fail}, {NULL, NULL}};
+    {.name = "shutdown", .fails = shutdown_fails},
+    {.name = "store", .fails = store_fails},
+    {.name = "writes", .fails = store_warns, .warns = true},
+    {.name = "workers", .fails = workers_fail},
+    {0},
+};
 
 const struct common_health_check *const coordinator_health_live = live_checks;
 const struct common_health_check *const coordinator_health_ready = ready_checks;
+
+const char *coordinator_health_readiness(const struct coordinator *c)
+{
+    const char *why = NULL;
+    for (const struct common_health_check *check = ready_checks; check->name && !why; check++)
+        why = check->warns ? NULL : check->fails((void *)c);
+    return why ? why : "ready";
+}
 
 bool coordinator_health_is_ready(const struct coordinator *c)
 {

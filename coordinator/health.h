@@ -4,6 +4,7 @@
 //   check     ready when                                  live when
 //   shutdown  it is not being stopped                     the same
 //   store     it is open, and no other coordinator's      –
+//   writes    (a warning) it has taken the last change    –
 //   workers   one of them is active at least              –
 #ifndef COORDINATOR_HEALTH_H
 #define COORDINATOR_HEALTH_H
@@ -15,5 +16,7 @@
 extern const struct common_health_check *const coordinator_health_live, *const coordinator_health_ready;
 
 bool coordinator_health_is_ready(const struct coordinator *c);
+// "ready", or the first reason why it is not, for anyone who may ask.
+const char *coordinator_health_readiness(const struct coordinator *c);
 
 #endif

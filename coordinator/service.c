@@ -13,6 +13,7 @@
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/health.h"
 #include "coordinator/limits.h"
 #include "coordinator/place/forget.h"
 #include "coordinator/place/moves.h"
@@ -501,6 +502,7 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
         w->state == COORDINATOR_WORKER_ABSENT ? COORDINATOR_WORKER_LOST : w->state);
     m->capacity_bytes = coordinator_worker_said(w, w->capacity_bytes);
     m->used_bytes = coordinator_worker_said(w, w->used_bytes);
+    m->free_bytes = coordinator_worker_said(w, coordinator_worker_free_bytes(w));
     m->bandwidth = w->bandwidth;
     m->kernel = (char *)w->kernel;
     m->version = (char *)w->version;
@@ -527,6 +529,7 @@ static void fill_who(const struct coordinator *c, Banyan__Pb__ClusterInfoReply *
 {
     m->tenant = (char *)coordinator_tenant_name(&c->tenants, who->tenant);
     m->access = (char *)proto_access_name(who->access);
+    m->readiness = (char *)coordinator_health_readiness(c);
 }
 
 static uint64_t count_sessions(const struct coordinator *c, uint32_t tenant)
@@ -554,7 +557,7 @@ static void answer_tenant(const struct coordinator *c, struct proto_request *req
     m.uptime_ns = common_clock_ns() - c->core.started_ns;
     m.sessions = count_sessions(c, who->tenant);
     m.endpoints = endpoints;
-    m.needs_token = true;
+    m.needs_token = m.restricted = true;
     fill_who(c, &m, who);
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
 }

@@ -25,8 +25,8 @@ Options:
   --version            Print the version of packages from this tree, and exit.
   --help               Print this help and exit.
 
-The version is the project's if the commit has its tag (v0.1.0) and nothing is altered, or without git. Otherwise it is
-a snapshot, older than that release: 0.1.0~git, the commit's time, its hash, and +dirty if altered.
+The version is the project's if the commit has its tag (v0.2.0) and nothing is altered, or without git. Otherwise it is
+a snapshot, older than that release: 0.2.0~git, the commit's time, its hash, and +dirty if altered.
 Compiled files are kept in build/packages for the next time; ccache is used if installed.
 deploy/install-deps.sh --packages installs what this needs.
 TEXT

@@ -8,7 +8,8 @@
 #include "common/tensor/float8.h"
 #include "kernels/variants.h"
 
-#define STRETCH 64u // elements of a row that are converted at a time
+#define STRETCH 64u   // elements of a row that are converted at a time
+#define LOGITS  2048u // of a query that the first pass keeps for the second
 
 // Elements first .. first + n - 1 of k or v, all of one row with this scale.
 static void fetch(enum kernels_kv_type type, const void *base, float scale, uint64_t first, uint32_t n,
@@ -98,8 +99,8 @@ static void value(const struct kernels_job *job, const struct kernels_run *run, 
     fetch(spec->kv_type, spec->v_in_k ? run->k : run->v, scale, row * stride + d, n, v);
 }
 
-// The largest logit, or NaN if one is NaN, and what judges errors.
-static double first_pass(const struct query *q, struct kernels_reference_row *row)
+// The largest logit, or NaN if one is NaN, and what judges errors. The first LOGITS seen are kept in logits.
+static double first_pass(const struct query *q, struct kernels_reference_row *row, double *logits)
 {
     const struct kernels_job *job = q->job;
     double m = -INFINITY;
@@ -109,6 +110,8 @@ static double first_pass(const struct query *q, struct kernels_reference_row *ro
             if (!sees(q, job->runs[i].first + j))
                 continue;
             double x = logit(q, &job->runs[i], j);
+            if (row->keys < LOGITS)
+                logits[row->keys] = x;
             m = isnan(m) || m >= x ? m : x;
             row->x_abs = fmax(row->x_abs, fabs(x));
             row->keys++;
@@ -125,16 +128,19 @@ static double first_pass(const struct query *q, struct kernels_reference_row *ro
 }
 
 // o = sum of exp(x - m) v; returns s = sum of exp(x - m).
-static double second_pass(const struct query *q, double m, double *o)
+static double second_pass(const struct query *q, double m, const double *logits, double *o)
 {
     const struct kernels_job *job = q->job;
     double s = 0;
+    uint64_t key = 0;
     memset(o, 0, job->spec->v_dim * sizeof(*o));
     for (uint32_t i = 0; i < job->run_count; i++) {
         for (uint32_t j = 0; j < job->runs[i].rows; j++) {
             if (!sees(q, job->runs[i].first + j))
                 continue;
-            double x = logit(q, &job->runs[i], j), w = x == -INFINITY && m == x ? 0 : exp(x - m);
+            double x = key < LOGITS ? logits[key] : logit(q, &job->runs[i], j);
+            double w = x == -INFINITY && m == x ? 0 : exp(x - m);
+            key++;
             s += w;
             for (uint32_t d = 0; d < job->spec->v_dim; d += STRETCH) {
                 uint32_t n = stretch(d, job->spec->v_dim);
@@ -155,7 +161,7 @@ void kernels_reference(const struct kernels_job *job, const float *sinks, double
     for (uint64_t i = 0; i < (uint64_t)job->rows * group; i++, o += v_dim, rows++) {
         uint32_t head = (uint32_t)(i % group);
         struct query q = query_of(job, (uint32_t)(i / group), head);
-        double m = first_pass(&q, rows), s = second_pass(&q, m, o);
+        double logits[LOGITS], m = first_pass(&q, rows, logits), s = second_pass(&q, m, logits, o);
         double sink = sinks ? sinks[(uint64_t)job->kv_head * group + head] : -INFINITY;
         if (rows->keys == 0) {
             rows->lse = sink;
@@ -202,10 +208,10 @@ static void run_one(const struct kernels_job *job, double *sum)
     for (uint64_t i = 0; i < (uint64_t)job->rows * group; i++) {
         struct query q = query_of(job, (uint32_t)(i / group), (uint32_t)(i % group));
         struct kernels_reference_row row;
-        double exact = first_pass(&q, &row);
+        double logits[LOGITS], exact = first_pass(&q, &row, logits);
         float m = (float)exact, *o = job->out.o + i * v_dim;
         // Weights are taken against the rounded m, which is the m that others see
-        double s = second_pass(&q, isinf(m) ? exact : m, sum);
+        double s = second_pass(&q, isinf(m) ? exact : m, logits, sum);
         bool nan = false;
         for (uint32_t d = 0; d < v_dim; d++) {
             o[d] = (float)sum[d];

@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "kernels/watched.h"
+
 #define FEW_PAIRS 16u // of a tile: jobs of so few are worth being run together
 #define TASKS     64u // for as many threads as a host may have
 
@@ -144,6 +146,7 @@ void kernels_split_run(const struct kernels_split *split, uint32_t task, void *s
         };
         jobs[i].rows = jobs[i].out.rows;
     }
+    kernels_watched(item->kernel, jobs, n, scratch);
     item->kernel->run(jobs, n, scratch);
 }
 

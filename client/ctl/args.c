@@ -41,12 +41,13 @@ static const struct common_option global_options[] = {
      "it takes precedence over the environment.\n"
      "Default: BANYAN_CONTEXT, else the one chosen with 'banyanctl context use'.",
      0, 0},
-    {"output", 'o', COMMON_OPTION_STRING, &given.output, "table|json", "Output format. Default: table.", 0,
-     0},
+    {"output", 'o', COMMON_OPTION_STRING, &given.output, "table|wide|json",
+     "Output format; wide: a table with all columns. Default: table.", 0, 0},
     {"json", 0, COMMON_OPTION_FLAG, &given.json, NULL, "The same as --output=json.", 0, 0},
     {"timeout", 0, COMMON_OPTION_DURATION, &given.timeout_ns, "TIME",
-     "How long to wait for each answer. Default: the context's, else 10s.", COMMON_NS_PER_MS,
-     24 * 3600 * COMMON_NS_PER_S},
+     "How long to wait for the connection and for each answer.\n"
+     "Default: the context's, else 10s; for the connection at most 3s.",
+     COMMON_NS_PER_MS, 24 * 3600 * COMMON_NS_PER_S},
     {0},
 };
 
@@ -92,6 +93,7 @@ void ctl_take_given(struct ctl *ctl)
     ctl->tls_key = given.tls_key;
     ctl->timeout_ns = given.timeout_ns ? given.timeout_ns : TIMEOUT_NS;
     ctl->limit_ns = given.timeout_ns ? given.timeout_ns : UINT64_MAX;
+    ctl->wide = given.output && strcmp(given.output, "wide") == 0;
     ctl->json = given.json || (given.output && strcmp(given.output, "json") == 0);
 }
 
@@ -184,6 +186,34 @@ enum ctl_exit ctl_endpoint_check(const struct ctl *ctl)
     return ctl_say(CTL_USAGE, "%s: %s", ctl->endpoint_from, err.message);
 }
 
+static bool asks_for_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
+// Its own options; of the global ones, which every command has, the names.
+static void print_own_help(const struct common_command *parser, const struct ctl_command *command)
+{
+    struct common_option own[CTL_OPTIONS_MAX];
+    struct common_command mine = *parser;
+    char *ask[] = {(char *)parser->program, (char *)"--help", NULL};
+    char names[300] = "Of every command:";
+    size_t n = 0, len = strlen(names);
+    int rest;
+    for (const struct common_option *o = command->options; o && o->name && n < CTL_OPTIONS_MAX - 1; o++)
+        own[n++] = *o;
+    for (const struct common_option *o = global_options; o->name; o++)
+        if (!has_option(own, n, o->name))
+            len += (size_t)snprintf(names + len, sizeof names - len, " --%s", o->name);
+    snprintf(names + len, sizeof names - len, " ('banyanctl --help')");
+    own[n] = (struct common_option){.help = names};
+    mine.options = own;
+    common_options_parse(&mine, 2, ask, &rest, NULL);
+}
+
 bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl, char **args,
                int *n_args, enum ctl_exit *exit_code)
 {
@@ -200,6 +230,11 @@ bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct 
         .options = options,
     };
     *n_args = 0;
+    if (asks_for_help(argc, argv)) {
+        print_own_help(&parser, command);
+        *exit_code = CTL_OK;
+        return false;
+    }
     // The parser stops at an argument: take it, and let it stand for the program's name of the next round.
     while (argc > 1) {
         struct common_error err;

@@ -17,7 +17,9 @@ banyan_options ctl_options(const struct ctl *ctl)
 banyan_code ctl_connect(struct ctl *ctl, banyan_error *error)
 {
     banyan_options options = ctl_options(ctl);
-    options.connect_timeout_ns = ctl->timeout_ns < CONNECT_TIMEOUT_NS ? ctl->timeout_ns : CONNECT_TIMEOUT_NS;
+    bool given = ctl->limit_ns != UINT64_MAX; // by --timeout
+    options.connect_timeout_ns =
+        given || ctl->timeout_ns < CONNECT_TIMEOUT_NS ? ctl->timeout_ns : CONNECT_TIMEOUT_NS;
     return banyan_connect(ctl->endpoint, &options, &ctl->client, error);
 }
 

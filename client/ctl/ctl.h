@@ -35,7 +35,7 @@ struct ctl {
     const char *context;                         // whose settings they are; NULL: none's
     uint64_t timeout_ns;                         // of each call
     uint64_t limit_ns;                           // --timeout; UINT64_MAX: it was not given
-    bool json;
+    bool json, wide;                             // --output; neither: a table of what fits a terminal
     banyan_client *client;
 };
 
@@ -58,7 +58,8 @@ extern const struct ctl_command ctl_info_commands[], ctl_sessions_commands[], ct
     ctl_context_commands[], ctl_destroy_commands[], ctl_top_commands[], ctl_doctor_commands[],
     ctl_backup_commands[], ctl_bench_commands[], ctl_probe_commands[], ctl_join_commands[],
     ctl_events_commands[], ctl_create_commands[], ctl_pki_commands[], ctl_trail_commands[],
-    ctl_token_commands[], ctl_quota_commands[], ctl_prefix_commands[];
+    ctl_token_commands[], ctl_quota_commands[], ctl_prefix_commands[], ctl_version_commands[],
+    ctl_workers_commands[];
 
 // What is settled, for the library; the caller adds the rest.
 banyan_options ctl_options(const struct ctl *ctl);
@@ -95,8 +96,9 @@ enum ctl_format {
     CTL_TIME,
     CTL_RATE,
     CTL_REAL,
-    CTL_LINES
-}; // CTL_LINES: a list of texts, each on a line of its own
+    CTL_LINES,       // a list of texts, each on a line of its own
+    CTL_WIDE = 0x100 // beside one of these: a column that --output=wide alone shows
+};
 struct ctl_column {
     const char *key, *title; // of the JSON object; heading. NULL ends a list
     enum ctl_format format;
@@ -114,6 +116,8 @@ bool ctl_want_color(void);        // standard output is a terminal, and NO_COLOR
 json_t *ctl_json_id(uint64_t id); // "0x…": 64 bits do not fit every reader's numbers
 json_t *ctl_json_u64(uint64_t value);
 
+// PERMISSION, reported: this client's access shows no workers, and `what` needs them.
+enum ctl_exit ctl_fail_restricted(const banyan_cluster_info *info, const char *what);
 // Reports an error of the library on stderr, with what to do next.
 enum ctl_exit ctl_fail(const banyan_error *error);
 enum ctl_exit ctl_say(enum ctl_exit code, const char *fmt, ...)

@@ -182,12 +182,33 @@ static void check_limits(struct ctl_doctor *d, const banyan_cluster_info *info)
                         "no limit is close or has been hit since the coordinator's start");
 }
 
+// A tenant's client: what it may see, and no verdict about what it may not.
+static void check_restricted(struct ctl_doctor *d, const banyan_cluster_info *info)
+{
+    bool ready = strcmp(info->readiness, "ready") == 0;
+    ctl_doctor_find(d, ready ? CTL_DOCTOR_OK : CTL_DOCTOR_FAIL, "cluster",
+                    "ask an operator of the cluster, or wait: banyanctl wait ready",
+                    ready ? "ready: the coordinator serves, and a worker is active" : "not ready: %s",
+                    info->readiness);
+    ctl_doctor_find(
+        d, CTL_DOCTOR_OK, "access", "",
+        "'%s' of the tenant %s: workers, limits and other tenants' sessions are not shown, and were "
+        "not checked",
+        info->access, info->tenant);
+}
+
 void ctl_doctor_cluster(struct ctl_doctor *d)
 {
     banyan_cluster_info info;
     banyan_error error;
     if (banyan_cluster_get_info(d->ctl->client, &info, &error) != BANYAN_OK) {
         ctl_doctor_find(d, CTL_DOCTOR_FAIL, "cluster", "try again", "%s", error.message);
+        return;
+    }
+    if (info.restricted) {
+        check_restricted(d, &info);
+        check_sessions(d, &info);
+        banyan_cluster_info_free(&info);
         return;
     }
     for (uint32_t i = 0; i < info.n_workers; i++) {

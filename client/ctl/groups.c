@@ -7,6 +7,8 @@
 // clang-format off
 const struct ctl_command *const ctl_groups[] = {
     ctl_info_commands,
+    ctl_version_commands,
+    ctl_workers_commands,
     ctl_top_commands,
     ctl_doctor_commands,
     ctl_events_commands,
@@ -35,9 +37,29 @@ const struct ctl_command *const ctl_groups[] = {
     NULL};
 // clang-format on
 
+// What other programs call them.
+static const struct {
+    const char *first, *second, *name;
+} aliases[] = {
+    {"session", "list", "sessions"},         {"session", "ls", "sessions"},
+    {"worker", "list", "workers"},           {"worker", "ls", "workers"},
+    {"token", "ls", "token list"},           {"context", "ls", "context list"},
+    {"quarantine", "ls", "quarantine list"}, {"tenant", "ls", "tenant list"},
+};
+
+int ctl_words(const struct ctl_command *command, const char *first)
+{
+    return strcmp(command->name, first) == 0 ? 1 : 2;
+}
+
 const struct ctl_command *ctl_find(const char *first, const char *second)
 {
     char two[64];
+    for (size_t i = 0; second && i < sizeof aliases / sizeof *aliases; i++)
+        if (strcmp(aliases[i].first, first) == 0 && strcmp(aliases[i].second, second) == 0) {
+            first = aliases[i].name;
+            second = NULL;
+        }
     snprintf(two, sizeof two, "%s %s", first, second ? second : "");
     for (size_t g = 0; ctl_groups[g]; g++)
         for (const struct ctl_command *c = ctl_groups[g]; c->name; c++)

@@ -41,13 +41,31 @@ static json_t *limit_rows(const struct ctl *ctl, const banyan_cluster_info *info
     return rows;
 }
 
+// What this client's access does not show is not zero.
+static void hide_cluster(json_t *record)
+{
+    static const char *const shown[] = {"version", "cluster", "readiness", "tenant",
+                                        "access",  "term",    "uptime_ns", "sessions"};
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(record, next, key, value)
+    {
+        size_t i = 0;
+        while (i < sizeof shown / sizeof *shown && strcmp(key, shown[i]) != 0)
+            i++;
+        if (i == sizeof shown / sizeof *shown)
+            json_object_del(record, key);
+    }
+}
+
 static enum ctl_exit show_status(struct ctl *ctl)
 {
     banyan_cluster_info info;
     banyan_error error;
     if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
         return ctl_fail(&error);
-    uint64_t capacity = 0, used = 0, cold = 0;
+    uint64_t capacity = 0, used = 0, cold = 0, free_bytes = 0;
     uint32_t active = 0, draining = 0, slow = 0;
     for (uint32_t i = 0; i < info.n_workers; i++) {
         bool is_active = strcmp(info.workers[i].state, "active") == 0;
@@ -56,28 +74,37 @@ static enum ctl_exit show_status(struct ctl *ctl)
         slow += is_active && info.workers[i].slow;
         capacity += info.workers[i].capacity_bytes; // of those that are there, as in /metrics
         used += info.workers[i].used_bytes;
+        free_bytes += info.workers[i].free_bytes;
         cold += info.workers[i].cold_bytes;
     }
     json_t *record = json_pack(
-        "{s:s, s:s, s:o, s:o, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-        "s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "version", info.version, "cluster", info.cluster, "term", ctl_json_u64(info.term), "uptime_ns",
-        ctl_json_u64(info.uptime_ns), "workers", (int)info.n_workers, "workers_active", (int)active,
-        "workers_draining", (int)draining, "workers_slow", (int)slow, "capacity_bytes",
-        ctl_json_u64(capacity), "used_bytes", ctl_json_u64(used), "cold_bytes", ctl_json_u64(cold),
-        "sessions", ctl_json_u64(info.sessions), "chunks", ctl_json_u64(info.chunks), "steps",
-        ctl_json_u64(info.steps), "frames", ctl_json_u64(info.frames), "clients", ctl_json_u64(info.clients),
-        "thin_chunks", ctl_json_u64(info.thin_chunks), "moves", ctl_json_u64(info.moves), "moved_chunks",
+        "{s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+        "s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "version", info.version, "cluster", info.cluster, "readiness", info.readiness, "tenant", info.tenant,
+        "access", info.access, "term", ctl_json_u64(info.term), "uptime_ns", ctl_json_u64(info.uptime_ns),
+        "workers", (int)info.n_workers, "workers_active", (int)active, "workers_draining", (int)draining,
+        "workers_slow", (int)slow, "capacity_bytes", ctl_json_u64(capacity), "used_bytes", ctl_json_u64(used),
+        "reserved_bytes", ctl_json_u64(capacity - used > free_bytes ? capacity - used - free_bytes : 0),
+        "free_bytes", ctl_json_u64(free_bytes), "cold_bytes", ctl_json_u64(cold), "sessions",
+        ctl_json_u64(info.sessions), "chunks", ctl_json_u64(info.chunks), "steps", ctl_json_u64(info.steps),
+        "frames", ctl_json_u64(info.frames), "clients", ctl_json_u64(info.clients), "thin_chunks",
+        ctl_json_u64(info.thin_chunks), "moves", ctl_json_u64(info.moves), "moved_chunks",
         ctl_json_u64(info.moved_chunks), "moved_bytes", ctl_json_u64(info.moved_bytes), "audit_every",
         ctl_json_u64(info.audit_every), "audited", ctl_json_u64(info.audited), "audit_differences",
         ctl_json_u64(info.audit_differences), "audit_skipped", ctl_json_u64(info.audit_skipped), "kept_steps",
         ctl_json_u64(info.kept_steps), "kept_bytes", ctl_json_u64(info.kept_bytes));
     json_t *limits = limit_rows(ctl, &info);
+    bool restricted = info.restricted;
+    if (restricted)
+        hide_cluster(record);
     uint64_t audit_every = info.audit_every;
     banyan_cluster_info_free(&info);
     static const struct ctl_column fields[] = {
         {"version", "version", CTL_TEXT},
         {"cluster", "cluster", CTL_TEXT},
+        {"readiness", "readiness", CTL_TEXT},
+        {"tenant", "tenant", CTL_TEXT},
+        {"access", "access", CTL_TEXT},
         {"term", "term", CTL_COUNT},
         {"uptime_ns", "uptime", CTL_TIME},
         {"workers", "workers", CTL_COUNT},
@@ -86,6 +113,8 @@ static enum ctl_exit show_status(struct ctl *ctl)
         {"workers_slow", "workers slow", CTL_COUNT},
         {"capacity_bytes", "memory", CTL_BYTES},
         {"used_bytes", "memory used", CTL_BYTES},
+        {"reserved_bytes", "memory reserved", CTL_BYTES},
+        {"free_bytes", "memory free", CTL_BYTES},
         {"cold_bytes", "on disk only", CTL_BYTES},
         {"sessions", "sessions", CTL_COUNT},
         {"chunks", "chunks", CTL_COUNT},
@@ -109,8 +138,9 @@ static enum ctl_exit show_status(struct ctl *ctl)
         ctl_print_json(record);
         return CTL_OK;
     }
-    json_object_set_new(record, "audit_every",
-                        audit_every ? json_sprintf("1 in %" PRIu64, audit_every) : json_string("off"));
+    if (!restricted)
+        json_object_set_new(record, "audit_every",
+                            audit_every ? json_sprintf("1 in %" PRIu64, audit_every) : json_string("off"));
     static const struct ctl_column columns[] = {
         {"name", "LIMIT", CTL_TEXT},
         {"worker", "WORKER", CTL_TEXT},
@@ -121,113 +151,35 @@ static enum ctl_exit show_status(struct ctl *ctl)
         {0},
     };
     ctl_print_record(ctl, record, fields);
-    putchar('\n');
+    if (!restricted)
+        putchar('\n');
     ctl_print_rows(ctl, limits, columns);
+    if (restricted)
+        fputs("\nThis token's access does not show workers, limits and figures of the whole cluster.\n",
+              stdout);
     return CTL_OK;
 }
 
-#define NAMES_SHOWN 4u // of workers with the same reason
-
-static const char *no_device(const json_t *rows, size_t i)
+static enum ctl_exit run_version(struct ctl *ctl, int n_args, char **args)
 {
-    const json_t *row = json_array_get(rows, i);
-    bool lost = strcmp(json_string_value(json_object_get(row, "state")), "lost") == 0;
-    return lost ? "" : json_string_value(json_object_get(row, "no_device"));
-}
-
-// Below the table, where it takes no column: a line for each reason why workers compute on their processors.
-static void print_no_device(const json_t *rows)
-{
-    size_t n = json_array_size(rows), lines = 0;
-    for (size_t i = 0; i < n; i++) {
-        const char *why = no_device(rows, i);
-        size_t same = 0;
-        bool said = !why[0];
-        for (size_t k = 0; k < i && !said; k++)
-            said = strcmp(why, no_device(rows, k)) == 0;
-        if (said)
-            continue;
-        fputs(lines++ ? "" : "\n", stdout);
-        for (size_t k = i; k < n; k++)
-            if (strcmp(why, no_device(rows, k)) == 0 && same++ < NAMES_SHOWN)
-                printf("%s%s", same == 1 ? "" : ", ",
-                       json_string_value(json_object_get(json_array_get(rows, k), "name")));
-        if (same > NAMES_SHOWN)
-            printf(" and %zu more", same - NAMES_SHOWN);
-        printf(same == 1 ? " uses its processor: %s\n" : " use their processors: %s\n", why);
-    }
-}
-
-// A worker that has not computed yet has no last step.
-static void blank_times(json_t *rows)
-{
-    size_t i;
-    json_t *row;
-    json_array_foreach(rows, i, row) if (json_integer_value(json_object_get(row, "last_compute_ns")) == 0)
-        json_object_set_new(row, "last_compute_ns", json_null());
-}
-
-static enum ctl_exit show_workers(struct ctl *ctl)
-{
+    (void)n_args;
+    (void)args;
     banyan_cluster_info info;
     banyan_error error;
-    if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
-        return ctl_fail(&error);
-    json_t *rows = json_array();
-    for (uint32_t i = 0; i < info.n_workers; i++) {
-        const banyan_worker_info *w = &info.workers[i];
-        char state[48]; // a table says both in one word; JSON has a field of its own
-        snprintf(state, sizeof state, "%s%s%s", w->state, w->draining && !ctl->json ? ", draining" : "",
-                 w->slow && !ctl->json ? ", slow" : "");
-        json_array_append_new(
-            rows, json_pack("{s:s, s:s, s:s, s:b, s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, "
-                            "s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s}",
-                            "name", w->name, "host", w->host, "state", state, "draining", w->draining,
-                            "drain_reason", w->drain_reason, "moves", (int)w->moves, "endpoint", w->endpoint,
-                            "capacity_bytes", ctl_json_u64(w->capacity_bytes), "used_bytes",
-                            ctl_json_u64(w->used_bytes), "bandwidth", ctl_json_u64(w->bandwidth), "chunks",
-                            ctl_json_u64(w->chunks), "tokens", ctl_json_u64(w->tokens), "steps",
-                            ctl_json_u64(w->steps), "threads", (int)w->threads, "kernel", w->kernel, "engine",
-                            w->engine, "heartbeat_age_ns", ctl_json_u64(w->heartbeat_age_ns),
-                            "last_compute_ns", ctl_json_u64(w->last_compute_ns), "quarantined_bytes",
-                            ctl_json_u64(w->quarantined_bytes), "quarantined_sessions",
-                            ctl_json_u64(w->quarantined_sessions), "slow", w->slow, "seen_bandwidth",
-                            w->seen_bandwidth ? ctl_json_u64(w->seen_bandwidth) : json_null(), "cold_bytes",
-                            ctl_json_u64(w->cold_bytes), "version", w->version, "no_device", w->no_device));
-    }
-    banyan_cluster_info_free(&info);
-    static const struct ctl_column columns[] = {
-        {"name", "NAME", CTL_TEXT},
-        {"host", "HOST", CTL_TEXT},
-        {"state", "STATE", CTL_TEXT},
-        {"capacity_bytes", "MEMORY", CTL_BYTES},
-        {"used_bytes", "USED", CTL_BYTES},
-        {"cold_bytes", "COLD", CTL_BYTES},
-        {"quarantined_bytes", "QUARANTINE", CTL_BYTES},
-        {"bandwidth", "SPEED", CTL_RATE},
-        {"seen_bandwidth", "SEEN", CTL_RATE},
-        {"chunks", "CHUNKS", CTL_COUNT},
-        {"moves", "MOVES", CTL_COUNT},
-        {"tokens", "TOKENS", CTL_COUNT},
-        {"steps", "STEPS", CTL_COUNT},
-        {"last_compute_ns", "LAST STEP", CTL_TIME},
-        {"threads", "THREADS", CTL_COUNT},
-        {"kernel", "KERNEL", CTL_TEXT},
-        {"engine", "ENGINE", CTL_TEXT},
-        {"version", "VERSION", CTL_TEXT},
-        {"endpoint", "ENDPOINT", CTL_TEXT},
-        {"drain_reason", "DRAIN REASON", CTL_TEXT},
+    banyan_code code = ctl_connect(ctl, &error);
+    if (code == BANYAN_OK)
+        code = banyan_cluster_get_info(ctl->client, &info, &error);
+    json_t *record = json_pack("{s:s, s:s*}", "client", banyan_version(), "coordinator",
+                               code == BANYAN_OK ? info.version : NULL);
+    if (code == BANYAN_OK)
+        banyan_cluster_info_free(&info);
+    static const struct ctl_column fields[] = {
+        {"client", "client", CTL_TEXT},
+        {"coordinator", "coordinator", CTL_TEXT},
         {0},
     };
-    if (json_array_size(rows) == 0)
-        fprintf(stderr, "no workers: start some with banyan-worker --coordinator ENDPOINT\n");
-    if (!ctl->json)
-        blank_times(rows);
-    ctl_print_rows(ctl, json_incref(rows), columns);
-    if (!ctl->json)
-        print_no_device(rows);
-    json_decref(rows);
-    return CTL_OK;
+    ctl_print_record(ctl, record, fields);
+    return code == BANYAN_OK ? CTL_OK : ctl_connect_fail(&error);
 }
 
 static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
@@ -235,13 +187,6 @@ static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
     (void)n_args;
     (void)args;
     return ctl_again(ctl, show_status);
-}
-
-static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
-{
-    (void)n_args;
-    (void)args;
-    return ctl_again(ctl, show_workers);
 }
 
 static enum ctl_exit run_plan(struct ctl *ctl, int n_args, char **args)
@@ -323,19 +268,19 @@ static const struct common_option ping_options[] = {
     {0},
 };
 
+const struct ctl_command ctl_version_commands[] = {
+    {"version", "", "show the versions of this program and of the coordinator",
+     "Shows the version of this program, and of the coordinator if it can be reached; else it exits with 5.",
+     NULL, 0, 0, run_version, NULL},
+    {0},
+};
+
 const struct ctl_command ctl_info_commands[] = {
     {"status", "", "show the cluster and its limits",
      "Shows a summary of the cluster, then each limit of the coordinator: what is in use, the\n"
      "maximum, how often it was reached since the start, and the flag that raises it. For limits\n"
      "of workers it shows the worker closest to its limit.",
      watch_options, 0, 0, run_status, NULL},
-    {"workers", "", "list workers, their memory, speed and work",
-     "Lists all workers. MEMORY is what may hold keys and values: a worker's --memory without the part\n"
-     "for messages, partial results and workspaces (of 256M: 128 MiB; 'banyan-worker --help').\n"
-     "A lost worker shows none. Below the table: why workers with --device auto use their processors "
-     "although their\n"
-     "machines have hardware for a device.",
-     watch_options, 0, 0, run_workers, NULL},
     {"plan", "SESSION", "show the tree that answers a session's steps",
      "Draws the tree of workers that answers the steps of a session (id or name), with the part of each and\n"
      "the reason for its shape.",

@@ -24,8 +24,7 @@ struct join {
     char coordinators[PROTO_ENDPOINTS_MAX * PROTO_ENDPOINT_MAX]; // for --coordinator
     char secret_file[256];                                       // here; "": it is not on this machine
     char secret[2 * COMMON_SECRET_BYTES + 1];                    // ""; with --show-secret its digits
-    bool needs_token; // the worker: where clients show the token file's
-    bool passes;      // clients show tokens of the coordinator's table, and workers take its passes
+    bool tokens;                                                 // clients need one; workers never do
     bool tls;
 };
 
@@ -164,7 +163,7 @@ static void say_certificate(const char *folder)
            folder);
 }
 
-static void say_copy(const struct join *join, const char *secret_at, const char *token_at)
+static void say_copy(const struct join *join, const char *secret_at)
 {
     if (join->secret[0])
         printf("(umask 077 && echo %s > %s)\n", join->secret, secret_at);
@@ -174,13 +173,8 @@ static void say_copy(const struct join *join, const char *secret_at, const char 
     else
         printf("# Copy the cluster's secret to %s there, mode 0600: the coordinator's --secret-file.\n",
                secret_at);
-    if (join->needs_token)
-        printf("# Copy the token's file to %s there, mode 0600: clients put keys and values at workers with "
-               "it.\n",
-               token_at);
-    else if (!join->passes)
-        printf("# This cluster has no token: anyone who can reach the worker and has a ticket can put keys "
-               "and values there.\n");
+    if (!join->tokens)
+        printf("# This cluster has no tokens: anyone who can reach the coordinator can use it.\n");
     if (!join->tls)
         printf("# This cluster has no TLS: --insecure lets the worker listen where others can reach it, and "
                "all traffic can be\n"
@@ -189,18 +183,17 @@ static void say_copy(const struct join *join, const char *secret_at, const char 
 
 static void print_shell(const struct join *join)
 {
-    say_copy(join, "cluster.secret", "token");
+    say_copy(join, "cluster.secret");
     if (join->tls)
         say_certificate("the folder where this line is run");
-    printf("banyan-worker --coordinator=%s --secret-file=cluster.secret%s%s\n", join->coordinators,
-           join->needs_token ? " --token-file=token" : "",
+    printf("banyan-worker --coordinator=%s --secret-file=cluster.secret%s\n", join->coordinators,
            join->tls ? " --tls-cert=worker.pem --tls-key=worker.key --tls-ca=ca.pem" : " --insecure");
 }
 
-// The file of options is the package's; the unit takes secret and token from these places by itself.
+// The file of options is the package's; the unit takes the secret from this place by itself.
 static void print_systemd(const struct join *join)
 {
-    say_copy(join, "/etc/banyan/cluster.secret", "/etc/banyan/token");
+    say_copy(join, "/etc/banyan/cluster.secret");
     if (join->tls) {
         say_certificate("/etc/banyan: worker.key as tls.key, mode 0600, where the unit finds it by itself");
         printf("printf 'tls-cert = /etc/banyan/worker.pem\\ntls-ca = /etc/banyan/ca.pem\\n' | sudo tee -a "
@@ -218,17 +211,6 @@ static bool is_plain(const char *text)
            '\0';
 }
 
-// One of 'banyanctl token create': of the file's token workers must have the file.
-static bool shows_own_token(const struct ctl *ctl)
-{
-    char token[COMMON_TOKEN_MAX + 1];
-    struct common_error err;
-    bool own = ctl->token_file && common_token_load(ctl->token_file, token, &err) == COMMON_OK &&
-               strncmp(token, "bt_", 3) == 0;
-    explicit_bzero(token, sizeof token);
-    return own;
-}
-
 static enum ctl_exit run_join(struct ctl *ctl, int n_args, char **args)
 {
     (void)n_args;
@@ -240,8 +222,7 @@ static enum ctl_exit run_join(struct ctl *ctl, int n_args, char **args)
     if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
         return ctl_fail(&error);
     enum ctl_exit exit_code = CTL_OK;
-    join.passes = info.needs_token && shows_own_token(ctl);
-    join.needs_token = info.needs_token && !join.passes;
+    join.tokens = info.needs_token;
     if (proto_endpoint_list_parse(ctl->endpoint, &list, NULL) != COMMON_OK) // it is what has connected
         list.n = 0;
     if (given.host || list.n == 0 || !take_given(&list, &join))
@@ -253,9 +234,8 @@ static enum ctl_exit run_join(struct ctl *ctl, int n_args, char **args)
     if (exit_code == CTL_OK)
         exit_code = find_secret(&join);
     if (exit_code == CTL_OK && ctl->json) {
-        json_t *record =
-            json_pack("{s:s, s:s, s:s, s:b, s:b}", "coordinator", join.coordinators, "version", info.version,
-                      "secret_file", join.secret_file, "needs_token", join.needs_token, "tls", join.tls);
+        json_t *record = json_pack("{s:s, s:s, s:s, s:b}", "coordinator", join.coordinators, "version",
+                                   info.version, "secret_file", join.secret_file, "tls", join.tls);
         if (join.secret[0])
             json_object_set_new(record, "secret", json_string(join.secret));
         ctl_print_json(record);

@@ -95,7 +95,8 @@ static bool asks_nobody(const struct ctl_command *command)
 static bool connects_itself(const struct ctl_command *command)
 {
     return asks_nobody(command) || is_of(command, ctl_until_commands) || is_of(command, ctl_top_commands) ||
-           is_of(command, ctl_doctor_commands) || is_of(command, ctl_probe_commands);
+           is_of(command, ctl_doctor_commands) || is_of(command, ctl_probe_commands) ||
+           is_of(command, ctl_version_commands);
 }
 
 static enum ctl_exit run_command(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl)
@@ -194,7 +195,7 @@ int main(int argc, char **argv)
     }
     if (!command)
         return (int)unknown(argv[0], argc > 1 ? argv[1] : NULL);
-    int words = strchr(command->name, ' ') ? 2 : 1;
+    int words = ctl_words(command, argv[0]);
     // The last word of the name stands where the parser expects the program.
     return (int)run_command(command, argc - words + 1, argv + words - 1, &ctl);
 }

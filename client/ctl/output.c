@@ -12,6 +12,8 @@
 #include "client/ctl/ctl.h"
 #include "client/ctl/hints.h"
 
+#define CTL_COLUMNS_MAX 32 // of a table, with the end
+
 json_t *ctl_json_id(uint64_t id)
 {
     char text[24];
@@ -129,9 +131,16 @@ void ctl_print_rows(const struct ctl *ctl, json_t *rows, const struct ctl_column
         ctl_print_json(rows);
         return;
     }
-    struct libscols_table *table = table_with(columns, 0);
+    struct ctl_column shown[CTL_COLUMNS_MAX] = {0};
+    for (size_t c = 0, n = 0; columns[c].key && n < CTL_COLUMNS_MAX - 1; c++) {
+        if (!ctl->wide && columns[c].format & CTL_WIDE)
+            continue;
+        shown[n] = columns[c];
+        shown[n++].format &= (unsigned)~CTL_WIDE;
+    }
+    struct libscols_table *table = table_with(shown, 0);
     for (size_t i = 0; i < json_array_size(rows); i++)
-        add_line(table, NULL, json_array_get(rows, i), columns);
+        add_line(table, NULL, json_array_get(rows, i), shown);
     if (json_array_size(rows) > 0)
         scols_print_table(table);
     scols_unref_table(table);
@@ -211,6 +220,14 @@ enum ctl_exit ctl_say(enum ctl_exit code, const char *fmt, ...)
     fputc('\n', stderr);
     va_end(ap);
     return code;
+}
+
+enum ctl_exit ctl_fail_restricted(const banyan_cluster_info *info, const char *what)
+{
+    return ctl_say(CTL_PERMISSION,
+                   "%s: a token of the access '%s' does not show workers; operators and admins see them. "
+                   "'banyanctl wait ready' says whether the cluster is ready",
+                   what, info->access);
 }
 
 static enum ctl_exit exit_of(banyan_code code)

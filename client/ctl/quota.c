@@ -141,7 +141,43 @@ static enum ctl_exit run_show(struct ctl *ctl, int n_args, char **args)
     return CTL_OK;
 }
 
+// What of each is used, in a line.
+static enum ctl_exit run_tenants(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    (void)args;
+    banyan_quota_list list;
+    banyan_error error;
+    if (banyan_quota_get_list(ctl->client, NULL, &list, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    static const struct ctl_column columns[] = {
+        {"tenant", "TENANT", CTL_TEXT},    {"sessions", "SESSIONS", CTL_COUNT},
+        {"bytes", "BYTES", CTL_BYTES},     {"connections", "CONNECTIONS", CTL_COUNT},
+        {"refused", "REFUSED", CTL_COUNT}, {0},
+    };
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < list.n; i++) {
+        const banyan_tenant_quotas *of = &list.tenants[i];
+        json_t *row = json_pack("{s:s}", "tenant", of->tenant);
+        uint64_t refused = 0;
+        for (uint32_t k = 0; k < of->n; k++) {
+            json_object_set_new(row, of->quotas[k].name, ctl_json_u64(of->quotas[k].used));
+            refused += of->quotas[k].refused;
+        }
+        json_object_set_new(row, "refused", ctl_json_u64(refused));
+        json_array_append_new(rows, row);
+    }
+    banyan_quota_list_free(&list);
+    ctl_print_rows(ctl, rows, columns);
+    return CTL_OK;
+}
+
 const struct ctl_command ctl_quota_commands[] = {
+    {"tenant list", "", "list tenants and what they use",
+     "Lists tenants: their sessions, the memory of these, their connections, and how often a quota has "
+     "refused something.\n"
+     "Operators and admins see all tenants, others their own. 'quota show' has the limits.",
+     NULL, 0, 0, run_tenants, NULL},
     {"quota set", "TENANT", "set a tenant's quotas",
      "Sets the given quotas, at once and permanently; 0: no limit. Existing data stays even if it exceeds "
      "the\n"

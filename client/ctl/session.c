@@ -20,6 +20,23 @@ static bool parse_id(const char *text, uint64_t *out)
     return common_parse_u64(text, out) == COMMON_OK;
 }
 
+// A name is looked up in the token's tenant, and lists of operators show all tenants'. True: reported.
+static bool is_of_another_tenant(struct ctl *ctl, const char *name)
+{
+    banyan_session_list list;
+    bool found = false;
+    if (banyan_session_get_list(ctl->client, &list, NULL) != BANYAN_OK)
+        return false;
+    for (uint32_t i = 0; i < list.n && !found; i++) {
+        found = strcmp(list.sessions[i].name, name) == 0;
+        if (found)
+            ctl_say(CTL_NOT_FOUND, "the session '%.128s' is of the tenant %s: give its id, 0x%016" PRIx64,
+                    name, list.sessions[i].tenant, list.sessions[i].id);
+    }
+    banyan_session_list_free(&list);
+    return found;
+}
+
 enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session **out)
 {
     uint64_t id = 0;
@@ -33,6 +50,8 @@ enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session
     banyan_code code = banyan_session_open(ctl->client, id, is_id ? NULL : text, out, &error);
     if (code == BANYAN_NOT_FOUND && is_id) // a name may look like a number
         code = banyan_session_open(ctl->client, 0, text, out, NULL) == BANYAN_OK ? BANYAN_OK : code;
+    if (code == BANYAN_NOT_FOUND && !is_id && is_of_another_tenant(ctl, text))
+        return CTL_NOT_FOUND;
     return code == BANYAN_OK ? CTL_OK : ctl_fail(&error);
 }
 

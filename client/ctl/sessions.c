@@ -9,7 +9,8 @@
 static struct {
     const char *sort;
     bool reverse;
-    uint64_t limit; // 0: all
+    uint64_t limit;     // 0: all
+    const char *tenant; // NULL: all
 } given = {.sort = "id"};
 
 static int compare_u64(uint64_t a, uint64_t b)
@@ -44,11 +45,18 @@ static enum ctl_exit show_list(struct ctl *ctl)
     if (banyan_session_get_list(ctl->client, &list, &error) != BANYAN_OK)
         return ctl_fail(&error);
     json_t *rows = json_array();
-    uint64_t limit = given.limit && given.limit < list.n ? given.limit : list.n;
-    if (list.n)
-        qsort(list.sessions, list.n, sizeof *list.sessions, compare_sessions);
-    bool tenants = false; // a column of one tenant is not needed
+    uint32_t n = 0; // the first n are shown
     for (uint32_t i = 0; i < list.n; i++)
+        if (!given.tenant || strcmp(list.sessions[i].tenant, given.tenant) == 0) {
+            banyan_session_info one = list.sessions[n];
+            list.sessions[n++] = list.sessions[i];
+            list.sessions[i] = one;
+        }
+    uint64_t limit = given.limit && given.limit < n ? given.limit : n;
+    if (n)
+        qsort(list.sessions, n, sizeof *list.sessions, compare_sessions);
+    bool tenants = false; // a column of one tenant is not needed
+    for (uint32_t i = 0; i < n; i++)
         tenants = tenants || strcmp(list.sessions[i].tenant, list.sessions[0].tenant) != 0 ||
                   (*list.sessions[i].tenant && strcmp(list.sessions[i].tenant, "default") != 0);
     for (uint32_t i = 0; i < limit; i++)
@@ -83,12 +91,15 @@ static const struct common_option list_options[] = {
     {"sort", 's', COMMON_OPTION_STRING, &given.sort, "id|name|memory|tokens|steps|idle",
      "Sort key; memory, tokens, steps and idle time sort the largest first. Default: id.", 0, 0},
     {"reverse", 'r', COMMON_OPTION_FLAG, &given.reverse, NULL, "Reverse the order.", 0, 0},
+    {"tenant", 0, COMMON_OPTION_STRING, &given.tenant, "TENANT",
+     "Only this tenant's. Default: all that the token shows.", 0, 0},
     {"limit", 'n', COMMON_OPTION_U64, &given.limit, "N", "Only the first N. Default: all.", 1, UINT32_MAX},
     CTL_AGAIN_OPTION,
     {0},
 };
 
 const struct ctl_command ctl_sessions_commands[] = {
-    {"sessions", "", "list sessions", NULL, list_options, 0, 0, run_list, NULL},
+    {"sessions", "", "list sessions", "Lists sessions; 'session list' and 'session ls' do the same.",
+     list_options, 0, 0, run_list, NULL},
     {0},
 };

@@ -208,6 +208,15 @@ static void put_cluster(FILE *out, const struct ctl_top_look *now, const struct 
     const banyan_cluster_info *info = &now->info;
     struct sums sums = sums_of(info);
     char up[32], used[32], capacity[32], steps[32], answer[32], count[32];
+    if (info->restricted) { // as many lines as below
+        put_line(out, view, NULL, "cluster %s, term %" PRIu64 ", up %s, %s, at %s", info->cluster, info->term,
+                 common_format_ns(info->uptime_ns, up, sizeof up), info->readiness, view->endpoint);
+        put_line(out, view, NULL, "sessions of %s %s, answers in %s", info->tenant,
+                 format_count(info->sessions, count),
+                 common_format_ns(now->answer_ns, answer, sizeof answer));
+        put_line(out, view, NULL, "no workers are shown to a token of the access '%s'", info->access);
+        return;
+    }
     put_line(out, view, NULL, "cluster %s, term %" PRIu64 ", up %s, %u of %u workers active, at %s",
              info->cluster, info->term, common_format_ns(info->uptime_ns, up, sizeof up), sums.active,
              info->n_workers, view->endpoint);

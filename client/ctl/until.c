@@ -132,9 +132,13 @@ static banyan_code look_ready(struct ctl *ctl, const char *arg, struct until_see
     if (code != BANYAN_OK)
         return code;
     uint32_t active = count_state(&info, "active");
-    seen->over = active > 0;
-    snprintf(seen->now, sizeof seen->now, "the coordinator is serving, and %u of %u %s active", active,
-             info.n_workers, are(info.n_workers, "worker is", "workers are"));
+    seen->over = info.readiness[0] ? strcmp(info.readiness, "ready") == 0 : active > 0; // an older build
+    if (info.restricted)
+        snprintf(seen->now, sizeof seen->now,
+                 seen->over ? "the cluster is ready" : "the cluster is not ready: %s", info.readiness);
+    else
+        snprintf(seen->now, sizeof seen->now, "the coordinator is serving, and %u of %u %s active", active,
+                 info.n_workers, are(info.n_workers, "worker is", "workers are"));
     banyan_cluster_info_free(&info);
     return BANYAN_OK;
 }
@@ -148,6 +152,15 @@ static banyan_code look_workers(struct ctl *ctl, const char *arg, struct until_s
     if (code != BANYAN_OK)
         return code;
     uint32_t active = count_state(&info, "active");
+    if (info.restricted) {
+        seen->refused = CTL_PERMISSION;
+        snprintf(seen->now, sizeof seen->now,
+                 "a token of the access '%s' does not show workers: 'banyanctl wait ready' waits until the "
+                 "cluster is ready",
+                 info.access);
+        banyan_cluster_info_free(&info);
+        return BANYAN_OK;
+    }
     seen->over = active >= workers_wanted;
     snprintf(seen->now, sizeof seen->now, "%u %s active", active, are(active, "worker is", "workers are"));
     if (!seen->over)
@@ -210,6 +223,8 @@ static banyan_code look_whole(struct ctl *ctl, const char *arg, struct until_see
     banyan_code code = banyan_cluster_get_info(ctl->client, &info, error);
     if (code != BANYAN_OK)
         return code;
+    static const char own[] = " of the chunks of this tenant's sessions";
+    bool restricted = info.restricted;
     uint64_t thin = info.thin_chunks;
     uint32_t unsure = count_state(&info, "joining") + count_state(&info, "suspect");
     banyan_cluster_info_free(&info);
@@ -224,7 +239,7 @@ static banyan_code look_whole(struct ctl *ctl, const char *arg, struct until_see
         return code;
     seen->over = !degraded && !unavailable;
     if (seen->over)
-        snprintf(seen->now, sizeof seen->now, "all copies are present");
+        snprintf(seen->now, sizeof seen->now, "all copies are present%s", restricted ? own : "");
     else
         snprintf(
             seen->now, sizeof seen->now,

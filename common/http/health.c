@@ -6,10 +6,15 @@
 #include <string.h>
 
 // Cut where the text is full.
-static size_t add_line(char *text, size_t len, const char *name, const char *why, bool excluded)
+static size_t add_line(char *text, size_t len, const struct common_health_check *check, const char *why,
+                       bool excluded)
 {
-    int n = snprintf(text + len, COMMON_HEALTH_TEXT - len, "[%c]%s %s%s\n", why ? '-' : '+', name,
-                     why        ? "failed: "
+    int n = snprintf(text + len, COMMON_HEALTH_TEXT - len, "[%c]%s %s%s\n",
+                     !why           ? '+'
+                     : check->warns ? '!'
+                                    : '-',
+                     check->name,
+                     why        ? check->warns ? "warning: " : "failed: "
                      : excluded ? "excluded"
                                 : "ok",
                      why ? why : "");
@@ -25,9 +30,9 @@ bool common_health_run(const struct common_health_check *checks, void *daemon, b
     for (const struct common_health_check *check = checks; check->name; check++) {
         bool excluded = exclude && strcmp(exclude, check->name) == 0;
         const char *why = excluded ? NULL : check->fails(daemon);
-        first = first ? first : why;
+        first = first || check->warns ? first : why;
         if (verbose)
-            len = add_line(text, len, check->name, why, excluded);
+            len = add_line(text, len, check, why, excluded);
     }
     snprintf(text + len, COMMON_HEALTH_TEXT - len, "%s\n", !first ? "ok" : verbose ? "failed" : first);
     return !first;

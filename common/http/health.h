@@ -11,6 +11,7 @@
 struct common_health_check {
     const char *name;                   // NULL ends a table
     const char *(*fails)(void *daemon); // why; NULL: it passes
+    bool warns;                         // it is told of where all are named (verbose), and fails nothing
 };
 
 // Whether all pass. `exclude`: a check's name, which counts as passed; NULL: none.

@@ -6,6 +6,7 @@
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
 #include <event2/http.h>
+#include <event2/keyvalq_struct.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>
@@ -43,7 +44,8 @@ struct common_http {
     struct common_http_crowd *crowd;
     struct common_tls *tls; // NULL: plain
     bool wants_certs;
-    char address[96];
+    char address[96], host[64]; // of --http
+    bool loopback;              // no other machine reaches it
 };
 
 // ---- what is asked ------------------------------------------------------------------------------
@@ -113,6 +115,8 @@ static const char *reason_of(int code)
         return "Forbidden";
     case 404:
         return "Not Found";
+    case 405:
+        return "Method Not Allowed";
     case 421:
         return "Misdirected Request";
     case 429:
@@ -186,12 +190,47 @@ static void health(struct evhttp_request *request, const struct common_http *htt
     http_answer(request, good ? 200 : 503, "text/plain", text, strlen(text));
 }
 
+// A page of another site whose name was made to point here (DNS rebinding) asks as browsers do, by that name.
+static bool is_own_host(const struct common_http *http, const struct evkeyvalq *in, const char *host)
+{
+    const char *agent = evhttp_find_header(in, "User-Agent");
+    if (!host || http->tls || common_http_host_is(host, "localhost") ||
+        common_http_host_is(host, http->host) ||
+        common_http_host_is_address(host)) // with TLS the name would have to be the certificate's
+        return true;
+    bool browser = (agent && strstr(agent, "Mozilla/")) || evhttp_find_header(in, "Accept-Language") ||
+                   evhttp_find_header(in, "Origin") || evhttp_find_header(in, "Sec-Fetch-Site");
+    return !http->loopback && !browser;
+}
+
+// What none of our own clients sends, and what others read in another way than we do. False: it is answered.
+static bool is_proper(struct evhttp_request *request, struct common_http *http)
+{
+    const struct evkeyvalq *in = evhttp_request_get_input_headers(request);
+    const struct evkeyval *header;
+    struct bufferevent *bev = evhttp_connection_get_bufferevent(evhttp_request_get_connection(request));
+    enum evhttp_cmd_type method = evhttp_request_get_command(request);
+    unsigned hosts = 0;
+    common_http_crowd_asked(http->crowd, (int)bufferevent_getfd(bev));
+    for (header = in->tqh_first; header; header = header->next.tqe_next)
+        hosts += evutil_ascii_strcasecmp(header->key, "Host") == 0;
+    if (method != EVHTTP_REQ_GET && method != EVHTTP_REQ_HEAD) {
+        evhttp_add_header(evhttp_request_get_output_headers(request), "Allow", "GET, HEAD");
+        http_answer(request, 405, "text/plain", "only GET and HEAD are allowed\n", 30);
+    } else if (hosts > 1 || evhttp_request_get_uri(request)[0] != '/') {
+        http_answer(request, 400, "text/plain", "one Host header and a path are needed\n", 38);
+    } else {
+        return true;
+    }
+    return false;
+}
+
 // evhttp goes on in the clear where there was no memory for TLS: nothing is answered then.
-static bool is_guarded(struct evhttp_request *request, const struct common_http *http)
+static bool is_guarded(struct evhttp_request *request, struct common_http *http)
 {
     struct bufferevent *bev = evhttp_connection_get_bufferevent(evhttp_request_get_connection(request));
     if (!http->tls || bufferevent_openssl_get_ssl(bev))
-        return true;
+        return is_proper(request, http);
     http_answer(request, 503, "text/plain", "out of memory\n", 14);
     return false;
 }
@@ -228,9 +267,16 @@ static struct common_http_request what_is_asked(struct evhttp_request *request)
 
 static void metrics(struct evhttp_request *request, void *arg)
 {
-    const struct common_http *http = arg;
+    struct common_http *http = arg;
     if (!is_guarded(request, http))
         return;
+    const struct evkeyvalq *in = evhttp_request_get_input_headers(request);
+    if (!is_own_host(http, in, evhttp_find_header(in, "Host"))) {
+        static const char other_host[] =
+            "this host name is not allowed: use localhost, or the address of --http\n";
+        http_answer(request, 421, "text/plain", other_host, sizeof other_host - 1);
+        return;
+    }
     if (!http->pages.metrics) {
         http_answer(request, 503, "text/plain", "starting\n", 9);
         return;
@@ -355,6 +401,8 @@ enum common_code common_http_new(struct common_loop *loop, const char *address, 
             err, COMMON_ALREADY_EXISTS,
             "cannot listen on --http %.100s: the address is in use, or not this machine's", address);
     }
+    snprintf(http->host, sizeof(http->host), "%.*s", (int)(colon - address), address); // with its brackets
+    http->loopback = !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcasecmp(host, "localhost");
     snprintf(http->address, sizeof(http->address), "%.*s:%u", (int)(colon - address), address,
              port_of(evhttp_bound_socket_get_fd(bound)));
     http->crowd = common_http_crowd_new(loop, evhttp_bound_socket_get_listener(bound));
@@ -363,9 +411,11 @@ enum common_code common_http_new(struct common_loop *loop, const char *address, 
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for --http");
     }
     evhttp_set_bevcb(http->http, make_connection, http);
-    evhttp_set_allowed_methods(http->http, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD);
+    // All methods, and small bodies: so that POST is answered with what is allowed.
+    evhttp_set_allowed_methods(http->http, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD | EVHTTP_REQ_POST |
+                                               EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_PATCH);
     evhttp_set_max_headers_size(http->http, 16384);
-    evhttp_set_max_body_size(http->http, 0);
+    evhttp_set_max_body_size(http->http, 16384);
     evhttp_set_timeout(http->http, 5);
     evhttp_set_cb(http->http, "/livez", livez, http);
     evhttp_set_cb(http->http, "/healthz", livez, http); // its older name

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A daemon's health and metrics over HTTP, on its loop: /livez (and /healthz, its older name), /readyz and
 // /metrics, and what else it answers by itself. Small, bounded requests only: GET and HEAD, 16 KiB of header
-// (browsers send the cookies of everything else on localhost), no body, 5 s; answers that wait for their
+// (browsers send the cookies of everything else on localhost), 10 s; answers that wait for their
 // readers take 64 MiB at most. At most COMMON_HTTP_CONNECTIONS at a time: beyond that, those addresses that
 // have the most lose some (banyan_http_connections, _connections_max, _dropped_total of /metrics, which are
 // added here). Nothing here asks who calls: who may reach the address is for its caller to decide.
@@ -35,7 +35,7 @@ struct common_http_request {  // valid while it is being answered; headers: NULL
 
 #define COMMON_HTTP_HEADERS 8
 struct common_http_answer { // begins as an empty 404
-    int code;               // 200, 304, 400, 401, 403, 404, 421, 429 or 503
+    int code;               // 200, 304, 400, 401, 403, 404, 405, 421, 429 or 503
     const char *body;
     size_t len;
     void (*release)(void *body); // once it is sent, or will not be; NULL: the body outlives the daemon's HTTP

@@ -18,7 +18,10 @@ enum {
     LEFT = COMMON_HTTP_CONNECTIONS * 3 / 4,
     SEEN_MAX = 4 * COMMON_HTTP_CONNECTIONS, // also those that have been cut and are not closed yet
 };
-#define PAUSE_NS COMMON_NS_PER_MS // in which the loop closes what has been cut
+#define PAUSE_NS COMMON_NS_PER_MS       // in which the loop closes what has been cut
+#define LOOK_NS  COMMON_NS_PER_S        // between looks at how long they have been here
+#define ASK_NS   (10 * COMMON_NS_PER_S) // for a request
+#define TAKE_NS  (60 * COMMON_NS_PER_S) // for an answer, and the next request
 
 struct common_http_crowd {
     struct event_base *base;
@@ -26,6 +29,12 @@ struct common_http_crowd {
     struct common_timer *timer; // pauses accepting
     uint32_t guess;             // at least as many as there are
     uint64_t dropped;
+    struct common_timer *looks; // while there are any
+    struct until {              // when those that were there at the last look end
+        evutil_socket_t fd;
+        uint64_t from, until_ns;
+    } until[SEEN_MAX];
+    uint32_t n_until;
 };
 
 struct seen {      // connections that the loop has events of
@@ -110,6 +119,58 @@ static void drop_one(struct seen *seen)
     memmove(&seen->all[victim], &seen->all[victim + 1], (seen->n - victim) * sizeof *seen->all);
 }
 
+// Address and port: a descriptor is used again.
+static uint64_t peer_of(evutil_socket_t fd)
+{
+    struct sockaddr_storage at = {0};
+    socklen_t len = sizeof at;
+    if (getpeername(fd, (struct sockaddr *)&at, &len) != 0)
+        return 0;
+    uint16_t port = at.ss_family == AF_INET ? ((struct sockaddr_in *)&at)->sin_port
+                                            : ((struct sockaddr_in6 *)&at)->sin6_port;
+    return address_of(fd) << 16 ^ port;
+}
+
+static struct until *until_of(struct common_http_crowd *crowd, evutil_socket_t fd, uint64_t from)
+{
+    for (uint32_t i = 0; i < crowd->n_until; i++)
+        if (crowd->until[i].fd == fd && crowd->until[i].from == from)
+            return &crowd->until[i];
+    return NULL;
+}
+
+static void look_at_times(void *arg)
+{
+    struct common_http_crowd *crowd = arg;
+    struct seen seen;
+    struct until next[SEEN_MAX];
+    uint64_t now = common_clock_ns();
+    look(crowd, &seen);
+    for (uint32_t i = 0; i < seen.n; i++) {
+        evutil_socket_t fd = seen.all[i].fd;
+        uint64_t from = peer_of(fd);
+        const struct until *known = until_of(crowd, fd, from);
+        next[i] = known ? *known : (struct until){fd, from, now + ASK_NS};
+        if (next[i].until_ns <= now)
+            shutdown(fd, SHUT_RDWR); // evhttp sees its end, and closes it
+    }
+    crowd->n_until = seen.n;
+    memcpy(crowd->until, next, seen.n * sizeof *next);
+    crowd->guess = seen.n;
+    if (seen.n)
+        common_timer_start(crowd->looks, LOOK_NS, false);
+}
+
+void common_http_crowd_asked(struct common_http_crowd *crowd, int fd)
+{
+    uint64_t from = peer_of(fd), until_ns = common_clock_after(TAKE_NS);
+    struct until *known = until_of(crowd, fd, from);
+    if (known)
+        known->until_ns = until_ns;
+    else if (crowd->n_until < SEEN_MAX)
+        crowd->until[crowd->n_until++] = (struct until){fd, from, until_ns};
+}
+
 static void accept_on(void *arg)
 {
     struct common_http_crowd *crowd = arg;
@@ -119,6 +180,8 @@ static void accept_on(void *arg)
 void common_http_crowd_enter(struct common_http_crowd *crowd)
 {
     struct seen seen;
+    if (crowd->guess == 0)
+        common_timer_start(crowd->looks, LOOK_NS, false);
     if (++crowd->guess <= COMMON_HTTP_CONNECTIONS)
         return;
     look(crowd, &seen);
@@ -166,7 +229,9 @@ struct common_http_crowd *common_http_crowd_new(struct common_loop *loop, struct
     struct common_http_crowd *crowd = calloc(1, sizeof *crowd);
     if (!crowd)
         return NULL;
-    if (common_timer_new(loop, accept_on, crowd, &crowd->timer) != COMMON_OK) {
+    if (common_timer_new(loop, accept_on, crowd, &crowd->timer) != COMMON_OK ||
+        common_timer_new(loop, look_at_times, crowd, &crowd->looks) != COMMON_OK) {
+        common_timer_free(crowd->timer);
         free(crowd);
         return NULL;
     }
@@ -180,5 +245,6 @@ void common_http_crowd_free(struct common_http_crowd *crowd)
     if (!crowd)
         return;
     common_timer_free(crowd->timer);
+    common_timer_free(crowd->looks);
     free(crowd);
 }

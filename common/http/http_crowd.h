@@ -6,6 +6,9 @@
 //   connections    beyond 64: those addresses that have the most lose some, until 48 are left. None is accepted for 1 ms
 //   48 ─────────── meanwhile
 //
+// evhttp's own time is for each piece of a request. So a connection that has sent no whole request for ten
+// seconds, or none for a minute after the last one, is closed here, however slowly it goes on.
+//
 // An address is one of IPv4, or 64 bits of IPv6. Loop thread.
 #ifndef COMMON_HTTP_CROWD_H
 #define COMMON_HTTP_CROWD_H
@@ -24,6 +27,9 @@ void common_http_crowd_free(struct common_http_crowd *crowd); // NULL is allowed
 
 // One has been accepted, by the listener's callback, and is not among the loop's events yet.
 void common_http_crowd_enter(struct common_http_crowd *crowd);
+
+// A whole request has come over this descriptor, and is being answered.
+void common_http_crowd_asked(struct common_http_crowd *crowd, int fd);
 
 // While one asks. False: no memory.
 bool common_http_crowd_metrics(struct common_http_crowd *crowd, struct common_metrics *table);

@@ -36,7 +36,7 @@ struct coordinator_cluster {
     uint32_t lives;          // Registers; starts at term << 16, so that ids of an earlier life are foreign
     uint64_t speeds;         // rises when a worker becomes slow, or well again (slow.h)
     uint64_t looks, look_ns; // at how fast workers compute; the next one
-    uint64_t slow_verdicts;  // so far
+    uint64_t slow_verdicts, refused_placements; // so far
     // Rises when a worker becomes ACTIVE, ceases to be or is LOST: what was derived from that is old.
     uint64_t changes;
     struct common_list changed; // these workers, for the phase of workers: worker.changed

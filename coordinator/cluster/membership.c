@@ -129,7 +129,10 @@ void coordinator_worker_lose(struct coordinator_worker *w, const char *why)
     if (w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT)
         return;
     if (w->leaving && !w->chunks)
-        coordinator_worker_tell(w, WORKER_LOST, INFO, "a drained worker has left worker=%s", w->name);
+        coordinator_worker_tell(w, WORKER_LOST, INFO, "a worker without chunks has left worker=%s", w->name);
+    else if (w->farewell)
+        coordinator_worker_tell(w, WORKER_LOST, WARN, "a worker has stopped worker=%s chunks=%" PRIu64,
+                                w->name, w->chunks);
     else
         coordinator_worker_tell(w, WORKER_LOST, WARN, "a worker is lost: %s worker=%s chunks=%" PRIu64, why,
                                 w->name, w->chunks);
@@ -427,7 +430,8 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     }
     bool anew = w->life != 0;
     w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until it has been told its layouts
-    if (w->leaving && w->instance != m->instance) {                     // that process has ended
+    w->farewell = w->farewell && w->instance == m->instance;
+    if (w->leaving && w->instance != m->instance) { // that process has ended
         w->leaving = false;
         w->draining = w->drain_ordered;
         w->drain_reason[0] = w->draining ? w->drain_reason[0] : '\0';

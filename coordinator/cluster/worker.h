@@ -103,6 +103,7 @@ struct coordinator_worker {
     bool draining;          // it gets no chunks, and those that it has go elsewhere (place/moves.h), because:
     bool drain_ordered;     // an operator's word, durable
     bool leaving;           // this process of it wants to end; another one is used again
+    bool farewell;          // this process has said that it ends now (place/strike.h)
     bool drain_told;        // that it is empty
     char drain_reason[129]; // for people
     uint32_t moves, big_moves; // to it, under way; of these, the big ones (session/move_queue.h)
@@ -135,6 +136,14 @@ static inline uint64_t coordinator_worker_free_bytes(const struct coordinator_wo
     uint64_t taken = w->used_bytes + w->promised_bytes + proto_footprint_slack(w->capacity_bytes);
     uint64_t left = taken < w->capacity_bytes ? w->capacity_bytes - taken : 0;
     return w->refused_beats && left >= w->refused_bytes ? w->refused_bytes - 1 : left;
+}
+
+// What is neither used nor free: given out and not taken up yet, or less than an extent. Gone: 0.
+static inline uint64_t coordinator_worker_reserved_bytes(const struct coordinator_worker *w)
+{
+    uint64_t taken = w->used_bytes + coordinator_worker_free_bytes(w);
+    bool gone = w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
+    return gone || taken > w->capacity_bytes ? 0 : w->capacity_bytes - taken;
 }
 
 // It has refused rows of a chunk that takes so many (> 0), for want of memory. It knows best: until its heartbeats say what is

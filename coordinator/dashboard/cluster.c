@@ -131,6 +131,7 @@ static json_t *worker_json(const struct coordinator_worker *w, uint64_t now)
                   "pace", coordinator_pace_seen(&w->pace));
     put(o, "capacity_bytes", coordinator_worker_said(w, w->capacity_bytes));
     put(o, "used_bytes", coordinator_worker_said(w, w->used_bytes));
+    put(o, "reserved_bytes", coordinator_worker_reserved_bytes(w));
     put(o, "cold_bytes", coordinator_worker_said(w, w->cold_bytes));
     put(o, "store_bytes", w->store_bytes);
     put(o, "quarantined_bytes", coordinator_quarantine_bytes(&w->quarantine));

@@ -5,14 +5,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/place/moves.h"
 #include "coordinator/session/move_queue.h"
+#include "coordinator/session/session.h"
 #include "coordinator/session/sessions.h"
 #include "coordinator/store/store.h"
+#include "coordinator/sync/moving.h"
 #include "proto/banyan.pb-c.h"
 #include "proto/rpc/rpc.h"
 
@@ -35,6 +38,41 @@ static bool anybody_else(const struct coordinator_sessions *sessions, const stru
     return false;
 }
 
+// Of the first chunk that it holds: the others wait for the same, mostly.
+static const char *why_chunk_stays(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
+{
+    const struct coordinator_cluster *cluster = s->sessions->cluster;
+    bool without = false, room = false;
+    for (uint32_t i = 0; i < cluster->n_workers; i++) {
+        const struct coordinator_worker *to = cluster->workers[i];
+        if (!to || !coordinator_worker_active(to) || to->draining || coordinator_chunk_held_by(chunk, to))
+            continue;
+        without = true;
+        room = room || coordinator_worker_free_bytes(to) >= coordinator_session_index_room(s, chunk->index);
+    }
+    if (!without)
+        return "every other worker already has a copy of its chunks: start another worker";
+    if (!room)
+        return "no other worker has memory for its chunks: start one, raise --memory, or delete sessions";
+    if (coordinator_chunk_being_put(s, chunk) || s->move_tries.put_again_ns > common_clock_ns())
+        return "its chunks have attached rows that are not committed: commit them, or wait until "
+               "--attach-ttl drops them";
+    return "its chunks belong to sessions that are being changed or lack copies: 'banyanctl doctor' says "
+           "more";
+}
+
+static const char *why_none_moves(const struct coordinator_sessions *sessions,
+                                  const struct coordinator_worker *w)
+{
+    for (uint32_t i = 0; i < sessions->n_slots; i++) {
+        const struct coordinator_session *s = sessions->slots[i];
+        for (uint32_t k = 0; s && k < s->layout.n; k++)
+            if (coordinator_chunk_held_by(&s->layout.chunks[k], w))
+                return why_chunk_stays(s, &s->layout.chunks[k]);
+    }
+    return "its last chunks are being released";
+}
+
 // Why nothing of it moves, for people; NULL: it does, or there is nothing.
 static const char *why_stuck(const struct coordinator_sessions *sessions, const struct coordinator_worker *w)
 {
@@ -46,8 +84,7 @@ static const char *why_stuck(const struct coordinator_sessions *sessions, const 
         return NULL;
     if (!coordinator_worker_active(w))
         return "it is not connected, and its chunks have no other copy: start it again";
-    return "no chunk can move now: every other worker already has a copy or has no memory for one, or chunks "
-           "have attached rows that are neither committed yet nor dropped by --attach-ttl";
+    return why_none_moves(sessions, w);
 }
 
 static void answer(struct coordinator_sessions *sessions, struct proto_request *request,
@@ -124,7 +161,8 @@ static bool printable(const char *text)
     return true;
 }
 
-// A worker's word for its own process. It says so again and again: a coordinator that has restarted hears it, too.
+// A worker's word for its own process. It says that it wants to leave again and again: a coordinator that has
+// restarted hears it, too. That it ends it says once.
 static void drain_itself(struct coordinator_sessions *sessions, struct proto_request *request,
                          struct coordinator_worker *w, const Banyan__Pb__WorkerDrainRequest *m)
 {
@@ -132,7 +170,12 @@ static void drain_itself(struct coordinator_sessions *sessions, struct proto_req
         proto_request_fail(request, COMMON_FAILED_PRECONDITION, "another process now has this name", NULL, 0);
         return;
     }
-    if (w->leaving == m->resume)
+    if (m->ends) {
+        // Nothing moves now: its store brings its chunks back, or others have copies.
+        w->farewell = true;
+        if (!w->chunks) // and until it is gone it gets none
+            w->leaving = w->draining = w->drain_told = true;
+    } else if (w->leaving == m->resume)
         set_drain(sessions, w, w->drain_ordered, !m->resume,
                   w->drain_ordered ? w->drain_reason
                   : m->resume      ? ""

@@ -148,13 +148,13 @@ static uint64_t quarantined_bytes(const struct coordinator_cluster *cluster)
 }
 
 // Names the worker that has most left.
-static enum common_code no_room(const struct coordinator_cluster *cluster,
-                                struct coordinator_worker *const *active, uint32_t n,
-                                const struct coordinator_candidate *candidates, uint64_t wanted,
+static enum common_code no_room(struct coordinator_cluster *cluster, struct coordinator_worker *const *active,
+                                uint32_t n, const struct coordinator_candidate *candidates, uint64_t wanted,
                                 struct proto_status *status)
 {
     uint32_t most = 0;
     uint64_t quarantined = quarantined_bytes(cluster);
+    cluster->refused_placements++;
     char instead[96] = "raise its --memory, add a worker, or delete sessions";
     for (uint32_t i = 1; i < n; i++)
         most = candidates[i].free_bytes > candidates[most].free_bytes ? i : most;
@@ -232,7 +232,7 @@ static enum common_code reserve(struct coordinator_placing *p, struct proto_stat
 static enum common_code choose_holders(struct coordinator_placing *p, struct proto_status *status)
 {
     struct coordinator_session *s = p->s;
-    const struct coordinator_cluster *cluster = s->sessions->cluster;
+    struct coordinator_cluster *cluster = s->sessions->cluster;
     struct coordinator_worker *active[COORDINATOR_WORKERS_MAX];
     uint32_t n, ct = s->layout.chunk_tokens;
     enum common_code code = reserve(p, status);

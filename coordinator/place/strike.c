@@ -15,8 +15,8 @@
 
 struct strike {
     struct coordinator_sessions *sessions;
-    struct proto_request *request;
-    struct coordinator_worker *w; // its record stays: a visitor
+    struct proto_request *request; // NULL: the worker itself said that it ends
+    struct coordinator_worker *w;  // its record stays: a visitor
 };
 
 // Why it is still needed, for people; false: it is not.
@@ -52,19 +52,46 @@ static void strike_stored(void *arg, enum common_code code, const char *text)
     char why[400];
     free(s);
     w->visitors--;
-    if (code != COMMON_OK) {
-        proto_request_fail_why(request, code, coordinator_store_reason(code), text);
+    if (code != COMMON_OK) { // one that has ended stays on the list, for an operator
+        if (request)
+            proto_request_fail_why(request, code, coordinator_store_reason(code), text);
         return;
     }
     w->stored_instance = 0; // when it has come back meanwhile, the store is told again
     if (is_needed(w, why, sizeof(why))) {
-        proto_request_fail(request, COMMON_ABORTED, why, NULL, 0);
+        if (request)
+            proto_request_fail(request, COMMON_ABORTED, why, NULL, 0);
         return;
     }
     coordinator_worker_tell(w, WORKER_FORGOTTEN, INFO, "a worker was forgotten worker=%s", w->name);
     coordinator_worker_strike(w);
+    if (!request)
+        return;
     const Banyan__Pb__WorkerForgetReply m = BANYAN__PB__WORKER_FORGET_REPLY__INIT;
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
+}
+
+static void strike_begin(struct coordinator_sessions *sessions, struct coordinator_worker *w,
+                         struct proto_request *request)
+{
+    struct strike *s = coordinator_alloc(sizeof(*s));
+    *s = (struct strike){.sessions = sessions, .request = request, .w = w};
+    w->visitors++;
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_worker_drop(batch, w->name);
+    coordinator_store_submit(sessions->store, batch, strike_stored, s);
+}
+
+void coordinator_strikes_tick(struct coordinator_sessions *sessions)
+{
+    const struct coordinator_cluster *cluster = sessions->cluster;
+    for (uint32_t i = 0; i < cluster->n_workers; i++) {
+        struct coordinator_worker *w = cluster->workers[i];
+        if (!w || !w->farewell || w->drain_ordered || !coordinator_worker_idle(w))
+            continue;
+        w->farewell = false; // once: what the store refuses is left to an operator
+        strike_begin(sessions, w, NULL);
+    }
 }
 
 void coordinator_handle_worker_forget(void *arg, struct proto_request *request)
@@ -82,10 +109,5 @@ void coordinator_handle_worker_forget(void *arg, struct proto_request *request)
         proto_request_fail(request, COMMON_FAILED_PRECONDITION, why, NULL, 0);
         return;
     }
-    struct strike *s = coordinator_alloc(sizeof(*s));
-    *s = (struct strike){.sessions = sessions, .request = request, .w = w};
-    w->visitors++;
-    struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_worker_drop(batch, w->name);
-    coordinator_store_submit(sessions->store, batch, strike_stored, s);
+    strike_begin(sessions, w, request);
 }

@@ -41,6 +41,7 @@ struct coordinator_chunk {
     uint32_t
         asked; // number of who wants its copies compared now, and not when it is their turn (seals.h); 0: nobody
     bool losing;       // that it is lost is being stored (seals.h)
+    bool regaining;    // a worker came back with it after it was lost (regain.h)
     uint8_t checking;  // so many checks of it are under way: one, and another in haste
     bool differ;       // it has no seal: they were compared, and nobody can tell which are right
     uint64_t seal;     // durable: what all copies of the full chunk must have; 0: it is not sealed

@@ -49,5 +49,9 @@ enum common_code coordinator_name_check(const char *name, struct proto_status *s
     if (len && (name[0] == ' ' || name[len - 1] == ' '))
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
                                 "a session's name must not begin or end with a space");
+    // As ids are shown: a name that is another session's id would be taken for that session.
+    if (strncmp(name, "0x", 2) == 0 && len > 2 && strspn(name + 2, "0123456789abcdefABCDEF") == len - 2)
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, PROTO_REASON_NONE,
+                                "a session's name must not be a number like 0x12ab, as ids are");
     return COMMON_OK;
 }

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "coordinator/check/regain.h"
 #include "coordinator/check/scrub.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
@@ -14,6 +15,7 @@
 #include "coordinator/place/placing.h"
 #include "coordinator/place/rebalance.h"
 #include "coordinator/place/spread.h"
+#include "coordinator/place/strike.h"
 #include "coordinator/place/wishes.h"
 #include "coordinator/prefix/prefix.h"
 #include "coordinator/rows/reshape.h"
@@ -157,8 +159,10 @@ void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t n
     coordinator_failovers_tick(sessions);
     coordinator_droppings_tick(sessions);
     coordinator_returned_tick(sessions);
+    coordinator_regain_tick(sessions);
     move_tick(sessions);
     coordinator_drains_tick(sessions);
+    coordinator_strikes_tick(sessions);
     coordinator_conditions_tick(sessions);
     coordinator_scrub_tick(sessions);
     if (sessions->parked) { // their time may be over

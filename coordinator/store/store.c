@@ -29,6 +29,7 @@ struct coordinator_batch {
     coordinator_store_fn done;
     void *arg;
     enum common_code code;
+    bool wrote; // rows, with those that were committed together; of the first of them
     char text[160];
     struct coordinator_store *store; // once it was submitted
 };
@@ -65,6 +66,7 @@ struct coordinator_store {
     // Of the loop: batches that came to nothing, and why the last one did.
     uint64_t failed;
     char failed_text[160];
+    bool failing; // so did the last one
 };
 
 // ---- batches ------------------------------------------------------------------------------------
@@ -329,6 +331,7 @@ static bool batches_write(struct coordinator_sql *sql, struct coordinator_batch 
     for (struct coordinator_batch *b = first; b != end; b = b->next)
         b->code = COMMON_OK, b->text[0] = '\0';
     bool refused = COMMON_FAILPOINT_FAILS("store_written");
+    int before = sqlite3_total_changes(sql->db);
     int rc = refused ? SQLITE_FULL : coordinator_sql_exec(sql, "BEGIN IMMEDIATE");
     bool whole = rc == SQLITE_OK;
     for (struct coordinator_batch *b = first; b != end && whole; b = b->next)
@@ -339,6 +342,7 @@ static bool batches_write(struct coordinator_sql *sql, struct coordinator_batch 
     COMMON_FAILPOINT("store_durable");
     if (whole && rc == SQLITE_OK) {
         sql->unsure = false; // what was in the log past the last good COMMIT is overwritten
+        first->wrote = sqlite3_total_changes(sql->db) != before;
         return true;
     }
     sql->unsure = sql->unsure || (whole && !commit_is_torn(sql, rc));
@@ -397,7 +401,10 @@ static void batches_deliver(void *arg)
         struct coordinator_batch *batch = list;
         list = batch->next;
         COMMON_FAILPOINT("store_answered");
+        if (batch->code == COMMON_OK && batch->wrote)
+            batch->store->failing = false; // what deletes what is not there needs no disk
         if (batch->code != COMMON_OK && batch->store->started) {
+            batch->store->failing = true;
             batch->store->failed++;
             memcpy(batch->store->failed_text, batch->text, sizeof(batch->text));
         }
@@ -532,6 +539,11 @@ uint64_t coordinator_store_failed(const struct coordinator_store *store, const c
 {
     *why = store->failed_text;
     return store->failed;
+}
+
+const char *coordinator_store_trouble(const struct coordinator_store *store)
+{
+    return store->failing ? store->failed_text : NULL;
 }
 
 bool coordinator_store_next(struct coordinator_store *store, enum coordinator_counter which, uint64_t *out)

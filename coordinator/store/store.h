@@ -71,6 +71,9 @@ void coordinator_store_skip(struct coordinator_store *store, enum coordinator_co
 // Batches so far that came to nothing while it was open, and why the last one did ("": none).
 uint64_t coordinator_store_failed(const struct coordinator_store *store, const char **why);
 
+// Why the last batch came to nothing, while it was open; NULL: it did not, or there was none.
+const char *coordinator_store_trouble(const struct coordinator_store *store);
+
 // How long transactions took, the waiting for the disk included; of NULL none.
 void coordinator_store_took(struct coordinator_store *store, struct common_buckets *out);
 

@@ -38,8 +38,8 @@ enum common_code coordinator_restored_check(const struct coordinator_sessions *s
                                 "the store was not restored from a backup, or has already been accepted");
     for (uint32_t i = 0; i < sessions->cluster->n_workers; i++) {
         const struct coordinator_worker *w = sessions->cluster->workers[i];
-        if (!w || coordinator_worker_active(w))
-            continue;
+        if (!w || coordinator_worker_active(w) || (!w->chunks && !w->members))
+            continue; // one that held nothing has nothing newer of these sessions
         size_t used = strlen(names);
         if (used + strlen(w->name) + 8 < sizeof names)
             snprintf(names + used, sizeof names - used, "%s%s", n ? ", " : "", w->name);
@@ -49,10 +49,11 @@ enum common_code coordinator_restored_check(const struct coordinator_sessions *s
     }
     if (!n || without_absent)
         return COMMON_OK;
-    return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                            "%u workers named in the backup are not connected: %s. Start them, or confirm "
-                            "with --without-absent that they are gone for good",
-                            n, names);
+    return common_error_set(
+        err, COMMON_FAILED_PRECONDITION,
+        "%u workers that hold chunks of the backup's sessions are not connected: %s. Start them, or confirm "
+        "with --without-absent that they are gone for good",
+        n, names);
 }
 
 void coordinator_restored_accept(struct coordinator_sessions *sessions, coordinator_store_fn done, void *arg)

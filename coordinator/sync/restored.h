@@ -12,7 +12,7 @@
 // At the start: all that the store knows are in.
 void coordinator_restored_withhold(struct coordinator_sessions *sessions);
 
-// Whether the operator's word may be taken. without_absent: also while workers that the store knows are not there.
+// Whether the operator's word may be taken. without_absent: also while workers that hold chunks of the store's sessions are not there.
 // FAILED_PRECONDITION: nothing waits for it, or who is not there (named in the text).
 enum common_code coordinator_restored_check(const struct coordinator_sessions *sessions, bool without_absent,
                                             struct common_error *err);

@@ -46,11 +46,12 @@ static struct coordinator_returned *returned_of(const struct coordinator_session
     return r;
 }
 
-// Its copies are as many as they should be without this one, or it is not sealed: nobody keeps it.
+// Nobody keeps it where it is not sealed, or its copies are as many as they should be without this one. A lost
+// chunk has none that counts (regain.h).
 static bool is_wanted(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
                       const struct coordinator_worker *w)
 {
-    return chunk && chunk->seal && !chunk->lost && coordinator_chunk_copies(chunk) < s->spec->replicas &&
+    return chunk && chunk->seal && (chunk->lost || coordinator_chunk_copies(chunk) < s->spec->replicas) &&
            coordinator_chunk_copy_at(chunk, w) == COORDINATOR_COPIES_MAX;
 }
 
@@ -242,6 +243,17 @@ void coordinator_returned_cut(struct coordinator_session *s)
     }
 }
 
+// It has what nobody else has: that is not let go of for want of time.
+static bool has_lost(const struct coordinator_session *s, const struct coordinator_returned *r)
+{
+    for (uint32_t i = 0; s->lost && i < r->n; i++) {
+        const struct coordinator_chunk *chunk = chunk_of(s, r, &r->chunks[i]);
+        if (chunk && chunk->lost)
+            return true;
+    }
+    return false;
+}
+
 static void look_at(struct coordinator_session *s, struct coordinator_returned *r)
 {
     uint64_t now = common_clock_ns();
@@ -252,7 +264,7 @@ static void look_at(struct coordinator_session *s, struct coordinator_returned *
     if (!coordinator_worker_active(r->w) || coordinator_moves_go_to(s, r->w))
         return; // the visit is under way, or something comes of them
     uint32_t wanted = coordinator_returned_chunks(s, r->w, NULL);
-    if (!r->idle_ns || wanted != r->wanted || r->w->moves) // it does so for one session after the other
+    if (!r->idle_ns || wanted != r->wanted || has_lost(s, r) || r->w->moves) // one session's at a time
         r->idle_ns = now;
     r->wanted = wanted;
     if (!wanted || r->w->draining || now - r->idle_ns >= IDLE_NS)

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies that come back. A worker that was away too long is no holder any more: its copies were struck off (failover.h), and
-// others are made. When it is back it may have them yet, in its memory or its files. Of a sealed chunk that has too few
-// copies such a copy is worth more than one that has to travel: nobody copies it, and where the copies that are left turn
-// out to be wrong it is all there is.
+// Copies that come back. A worker that was away too long is no holder any more: its copies were struck off
+// (failover.h), and others are made. When it is back it may still have them, in its memory or its files. Of a
+// sealed chunk that has too few copies such a copy saves the network a copy, and where the copies that are left
+// turn out to be wrong it is the only one: a lost chunk is regained from it (regain.h).
 //
-//   its inventory names the chunk ──▶ KEPT: told as incoming (move.h) with every layout ──▶ a move to this worker finds all
-//      rows there, compares them with the seal, and makes it a holder again
-//                                       └── it is not what was sealed; the chunk has copies enough; or for a while nothing
-//                                           has come of it ──▶ the worker is told to let go of it
+//   its inventory names the chunk ──▶ KEPT: sent as incoming (move.h) with every layout ──▶ a move to this worker
+//      finds all rows there, compares them with the seal, and makes it a holder again
+//                                       └── it is not what was sealed; the chunk has copies enough; or for a
+//                                           while nothing has come of it ──▶ the worker is to let go of it
 //
-// Only sealed chunks: what else the worker has may be rows of an append that failed, or be short of newer ones. While it is
-// KEPT nobody looks whether the last copies of the chunk are right (seals.h): they are compared once there is another.
+// Only sealed chunks: what else the worker has may be rows of an append that failed, or be short of newer ones.
+// While it is KEPT nobody checks whether the last copies of the chunk are right (seals.h): they are compared once
+// there is another.
 #ifndef COORDINATOR_RETURNED_H
 #define COORDINATOR_RETURNED_H
 

@@ -8,6 +8,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sync/named.h"
 #include "coordinator/sync/repair.h"
+#include "coordinator/sync/returned.h"
 #include "proto/model/spec.h"
 
 static void name_holders(const struct coordinator_chunk *chunk, struct proto_status *status)
@@ -55,7 +56,7 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
             break;
         if (coordinator_session_chunk_usable(chunk))
             continue;
-        lost = lost || chunk->lost;
+        lost = lost || (chunk->lost && !coordinator_returned_holder(s, chunk)); // regain.h
         start = start < first ? first : start;
         stop = stop > end ? end : stop;
         name_holders(chunk, status);

@@ -60,6 +60,7 @@ enum proto_event_severity { PROTO_EVENT_INFO, PROTO_EVENT_WARN, PROTO_EVENT_ERRO
     X(COPY_STRUCK, "copy-struck", 32, 1, "copies on lost workers were removed")                              \
     X(COPY_CORRUPT, "copy-corrupt", 32, 1, "a worker's memory does not match a chunk's seal")                \
     X(COPY_HEALED, "copy-healed", 32, 1, "a worker has reloaded a copy from its files")                      \
+    X(COPY_REGAINED, "copy-regained", 32, 1, "a worker came back with chunks that were lost")                \
     X(COPY_DISPUTED, "copy-disputed", 32, 1, "holders have different rows of a chunk without a seal")        \
     X(REFUSED_CLIENT, "refused-client", 1, 1, "calls or links without the right token or secret")            \
     X(REFUSED_CALL, "refused-call", 1, 1, "calls that came too late, or that are not served here")           \

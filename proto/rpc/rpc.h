@@ -161,6 +161,9 @@ struct proto_server_options {
     // cheap, and takes no time that tells of tokens. `peer`: for people.
     bool (*admit)(void *arg, const void *credentials, size_t len, const char *peer,
                   struct proto_identity *out);
+    // Why `admit` has refused these credentials, where that is more than that they are missing or wrong;
+    // NULL: it is not. May be NULL.
+    const char *(*unadmitted)(void *arg, const void *credentials, size_t len);
     // A connection has shown that it is a client of this tenant (over nng: by its first token), and counts as
     // its own until `leaves`. False: it is refused, and `text` says why. May be NULL, both or none.
     bool (*enters)(void *arg, uint32_t tenant, char *text, size_t bytes);

@@ -55,6 +55,7 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
     server->flags = options->flags;
     server->arg = options->arg;
     server->admit = options->admit;
+    server->unadmitted = options->unadmitted;
     server->enters = options->enters;
     server->leaves = options->leaves;
     server->wording = options->wording;

@@ -5,11 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "common/base/clock.h"
 #include "common/log/log.h"
 #include "proto/rpc/transport.h"
 #include "proto/stream/stream_hello.h"
+
+#define WARN_AGAIN_NS (60 * COMMON_NS_PER_S) // about the same peer for the same reason
 
 enum { IDLE_MAX = 1024, TEXT_MAX = 1024 };
 
@@ -73,12 +76,28 @@ static void note_refused(struct proto_server *server, enum proto_refusal refusal
         server->refusing(server->arg, refusal, peer, why);
 }
 
+// A peer that is refused dials again and again, from another port each time.
+static uint64_t warned_key(const char *peer, const char *why)
+{
+    const char *port = strrchr(peer, ':');
+    size_t host = port ? (size_t)(port - peer) : strlen(peer);
+    return XXH3_64bits(peer, host) ^ XXH3_64bits_withSeed(why, strlen(why), 1);
+}
+
 static void warn_refused(struct proto_server *server, const char *peer, const char *why)
 {
     server->stats.refused++;
-    uint64_t now = common_clock_ns();
+    uint64_t now = common_clock_ns(), key = warned_key(peer, why);
     if (server->warned_ns && now - server->warned_ns < COMMON_NS_PER_S)
         return;
+    struct proto_warned *oldest = &server->warned[0];
+    for (int i = 0; i < PROTO_WARNED_MAX; i++) {
+        struct proto_warned *known = &server->warned[i];
+        if (known->at_ns && known->key == key && now - known->at_ns < WARN_AGAIN_NS)
+            return;
+        oldest = known->at_ns < oldest->at_ns ? known : oldest;
+    }
+    *oldest = (struct proto_warned){.key = key, .at_ns = now};
     common_log_warn("%s refused %s: %s (%llu refused since the last such message)", server->name, peer, why,
                     (unsigned long long)(server->stats.refused - server->warned_refused));
     server->warned_ns = now;
@@ -95,6 +114,15 @@ bool proto_server_admit(const struct proto_server *server, const ProtobufCBinary
         return false;
     *out = proto_identity_admin;
     return true;
+}
+
+const char *proto_server_unadmitted(const struct proto_server *server, const ProtobufCBinaryData *credentials)
+{
+    const char *why =
+        server->unadmitted ? server->unadmitted(server->arg, credentials->data, credentials->len) : NULL;
+    return why                ? why
+           : credentials->len ? "the client token is wrong or was revoked"
+                              : "a client token is required";
 }
 
 void proto_server_refuses(struct proto_server *server, enum proto_refusal refusal, const char *peer,
@@ -403,7 +431,7 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     struct common_error err;
     if (!authentic) {
         proto_request_refuse(request, PROTO_REFUSED_TOKEN, COMMON_UNAUTHENTICATED, PROTO_REASON_CREDENTIALS,
-                             "token missing, expired or wrong");
+                             proto_server_unadmitted(server, &request->message->header->credentials));
         return;
     }
     if (!method) {

@@ -221,6 +221,8 @@ struct proto_caller {
     uint32_t entered_as;
 };
 
+#define PROTO_WARNED_MAX 16 // peers and reasons that are remembered, so that each is logged once a minute
+
 struct proto_server {
     struct common_loop *loop;
     unsigned refs;
@@ -242,6 +244,7 @@ struct proto_server {
     void *arg;
     bool (*admit)(void *arg, const void *credentials, size_t len, const char *peer,
                   struct proto_identity *out);
+    const char *(*unadmitted)(void *arg, const void *credentials, size_t len);
     bool (*enters)(void *arg, uint32_t tenant, char *text, size_t bytes);
     void (*leaves)(void *arg, uint32_t tenant);
     void (*wording)(void *arg, const struct proto_request *request, char *text, size_t bytes,
@@ -264,7 +267,10 @@ struct proto_server {
     struct common_buckets took[PROTO_METHOD_LIMIT];
     uint64_t failed[COMMON_CODE_COUNT], refusals[PROTO_REFUSALS];
     uint64_t warned_ns, warned_refused; // rate limit of warnings about refused peers
-    struct proto_request *idle;         // ended requests for reuse, by hash_next
+    struct proto_warned {               // who was warned of lately, and why: see there
+        uint64_t key, at_ns;
+    } warned[PROTO_WARNED_MAX];
+    struct proto_request *idle; // ended requests for reuse, by hash_next
     unsigned n_idle;
     struct proto_scratch scratch;
     struct proto_pool pool;
@@ -273,13 +279,18 @@ struct proto_server {
 void proto_server_ref(struct proto_server *server);
 void proto_server_unref(struct proto_server *server);
 
-// A connection, or what came over it: counts, and logs at most one warning a second.
+// A connection, or what came over it: counts, and logs at most one warning a second, about the same peer for
+// the same reason one a minute.
 void proto_server_refused(struct proto_server *server, const char *peer, const char *why);
 
 // Whether a client with these credentials may come in, and who it is: the token is right, or none is needed.
 // Constant time in its contents. False: *out is as it was.
 bool proto_server_admit(const struct proto_server *server, const ProtobufCBinaryData *credentials,
                         const char *peer, struct proto_identity *out);
+
+// Why not, once that has said no: a sentence for people.
+const char *proto_server_unadmitted(const struct proto_server *server,
+                                    const ProtobufCBinaryData *credentials);
 
 // A zeroed request for a message, whose ownership it takes, of a caller with this role (of a link whose hello
 // is under way: what it says it is). Who asks is the caller's identity, unless the transport says another.

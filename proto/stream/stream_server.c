@@ -252,7 +252,9 @@ static void refuse_link(struct server_link *link, struct proto_request *request,
                         enum proto_reason reason, const char *why)
 {
     link_move(link, LINK_REFUSED);
-    proto_request_refuse(request, PROTO_REFUSED_CONNECTION, code, reason, why);
+    proto_request_refuse(request,
+                         reason == PROTO_REASON_CREDENTIALS ? PROTO_REFUSED_TOKEN : PROTO_REFUSED_CONNECTION,
+                         code, reason, why);
 }
 
 // Over TLS, whether the dialler's certificate says the role that its hello says. Clients need none, unless
@@ -356,7 +358,7 @@ static void on_proof(struct server_link *link, struct proto_request *request)
     } else if (!proto_server_admit(server, &request->message->header->credentials, link->peer,
                                    &link->caller.identity)) {
         refuse_link(link, request, COMMON_UNAUTHENTICATED, PROTO_REASON_CREDENTIALS,
-                    "token missing, expired or wrong");
+                    proto_server_unadmitted(server, &request->message->header->credentials));
         return;
     }
     bool daemon = proto_role_is_daemon(link->role);

@@ -82,7 +82,7 @@ static void test_exports(void **state)
             fail_msg("%s is exported", hidden[i]);
     const char *(*version)(void) = (const char *(*)(void))dlsym(library, "banyan_version");
     const char *(*name)(banyan_code) = (const char *(*)(banyan_code))dlsym(library, "banyan_code_name");
-    assert_string_equal(version(), "0.1.0");
+    assert_string_equal(version(), BANYAN_VERSION);
     assert_string_equal(name(BANYAN_DATA_LOSS), "DATA_LOSS");
     dlclose(library);
 }

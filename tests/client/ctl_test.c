@@ -85,7 +85,7 @@ static void test_usage(void **state)
     ctl_expect(0, "session show --help", NULL);
     ctl_said("SESSION");
     ctl_expect(0, "--version", NULL);
-    ctl_said("0.1.0");
+    ctl_said(BANYAN_VERSION);
     ctl_expect(2, "", NULL);
     ctl_complained("status");
     ctl_expect(2, "statsu", NULL);
@@ -107,7 +107,7 @@ static void test_usage(void **state)
     ctl_expect(2, "status --bogus", NULL);
     ctl_complained("--bogus");
     ctl_expect(2, "status -o yaml", NULL);
-    ctl_complained("one of table, json");
+    ctl_complained("one of table, wide, json");
     ctl_expect(2, "ping -c 0", NULL);
     ctl_expect(2, "session create", NULL);
     ctl_complained("--q-heads");

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import termios
 import time
+import urllib.request
 
 PATIENCE_S = 60  # for what hangs; nothing is measured
 
@@ -27,14 +28,14 @@ class Cluster:
         os.mkdir(self.home)
         self.processes, self.more = {}, coordinator
 
-    def start(self, name, program, *args):
+    def start(self, name, program, *args, secret=None):
         with open(f"{self.folder}/{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                [f"{self.bin}/{program}", "--secret-file", f"{self.folder}/secret", *args], stdout=log, stderr=log)
+                [f"{self.bin}/{program}", "--secret-file", secret or f"{self.folder}/secret", *args], stdout=log, stderr=log)
 
     def coordinator(self):
         self.start("coordinator", "banyan-coordinator", "--listen", self.endpoint, "--store", f"{self.folder}/store.db",
-                   "--heartbeat", "2s", "--ticket-life", "1s", *self.more)
+                   "--heartbeat", "2s", *([] if "--ticket-life" in self.more else ["--ticket-life", "1s"]), *self.more)
 
     def worker(self, name, *args, device="cpu"):
         self.start(name, "banyan-worker", "--coordinator", self.endpoint, "--name", name, "--host", f"host-{name}", "--memory",
@@ -76,6 +77,18 @@ class Cluster:
     def background(self, *words):
         return subprocess.Popen([f"{self.bin}/banyanctl", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 stdin=subprocess.DEVNULL, env=self.env())
+
+
+def page(ready, path):
+    """What a daemon with this ready file answers by its --http."""
+    with open(ready, encoding="utf-8") as file:
+        address = json.load(file)["http"]
+    with urllib.request.urlopen(f"http://{address}/{path}") as answer:
+        return answer.read().decode()
+
+
+def metrics(ready):
+    return page(ready, "metrics")
 
 
 class Terminal:

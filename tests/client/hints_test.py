@@ -21,6 +21,8 @@ class Hints(unittest.TestCase):
         self.full = os.path.join(self.cluster.folder, "full")
         if FULL_DISK:
             os.environ.update(LD_PRELOAD=FULL_DISK, BANYAN_TEST_FULL=self.full)
+        self.ready_file = os.path.join(self.cluster.folder, "ready.json")
+        self.cluster.more = ("--http", "127.0.0.1:0", "--ready-file", self.ready_file)
         self.cluster.coordinator()
         for name in ("LD_PRELOAD", "BANYAN_TEST_FULL"):
             os.environ.pop(name, None)
@@ -29,6 +31,9 @@ class Hints(unittest.TestCase):
 
     def tearDown(self):
         self.cluster.close()
+
+    def ready(self):
+        return daily.page(self.ready_file, "readyz?verbose")
 
     def fails(self, *words, code, reason, hint, **env):
         """The lines below the sentence, which names the reason."""
@@ -72,9 +77,15 @@ class Hints(unittest.TestCase):
             for words in (("session", "create", *SHAPE, "two"), ("session", "delete", "one"), ("worker", "drain", "a"),
                           ("quota", "set", "default", "--sessions", "1"), ("session", "fork", "one", "0", "three")):
                 self.fails(*words, code=8, reason="STORE", hint="the coordinator's --store")
+            said = self.ready()
+            self.assertRegex(said, r"(?m)^\[!\]writes warning: .*(full|space)")
+            self.assertIn("[+]store ok\n", said)
+            self.assertTrue(said.endswith("\nok\n"), said)  # what is there is served
+            self.assertRegex(daily.metrics(self.ready_file), "(?m)^banyan_store_failing 1$")
         finally:
             os.unlink(self.full)
         self.cluster.ctl("session", "create", *SHAPE, "two")
+        self.assertIn("[+]writes ok\n", self.ready())
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class Join(unittest.TestCase):
         return next(e for e in ready["endpoints"] if e.startswith("tcp:")).rsplit(":", 1)[1]
 
     def attach(self, **auth):
-        """K and V of one token go straight to the worker, which demands the token, too."""
+        """K and V of one token go straight to the worker, which admits the client by its pass."""
         shape = {"dtype": "F32", "shape": [1, 1, 4]}
         header = json.dumps({"layers.0.k": {**shape, "data_offsets": [0, 16]}, "layers.0.v": {**shape, "data_offsets": [16, 32]}}).encode()
         header += b" " * (-len(header) % 8)
@@ -77,8 +77,7 @@ class Join(unittest.TestCase):
         self.assertIn(f"--coordinator=tcp://127.0.0.1:{self.port(ready)} ", out)
         there = self.folder / "there"
         there.mkdir()
-        (there / "token").write_bytes((self.folder / "token").read_bytes())
-        (there / "token").chmod(0o600)
+        self.assertNotIn("token", out)
         script = re.sub(r"^banyan-worker ", "exec banyan-worker --name=joined --memory=64M --device=cpu --bandwidth=1G ", out, flags=re.M)
         worker = subprocess.Popen(["sh", "-euc", script], cwd=there, env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
                                   stderr=subprocess.DEVNULL)
@@ -118,7 +117,7 @@ class Join(unittest.TestCase):
         out, _ = self.ctl("join-command", "--form=systemd", "--host=c.example", BANYAN_TOKEN_FILE=self.token())
         script = re.search(r"sudo (sed -i '[^']*') (/etc/banyan/worker.conf)", out)
         unit = SOURCE / "deploy" / "systemd"
-        self.assertIn("LoadCredential=token:/etc/banyan/token", (unit / "banyan-worker@.service").read_text())
+        self.assertNotIn("token", (unit / "banyan-worker@.service").read_text())
         # Over the package's own file it says what a worker takes.
         options = self.folder / "worker.conf"
         options.write_text((unit / "worker.conf").read_text())
@@ -128,8 +127,25 @@ class Join(unittest.TestCase):
         self.assertIn(f"coordinator = tcp://c.example:{self.port(ready)}\n", said)
         self.assertRegex(said, "(?m)^insecure = true$")  # there is no TLS, and the lines say so
         self.assertIn("This cluster has no TLS", out)
-        self.assertIn("/etc/banyan/token there", out)
+        self.assertNotIn("/etc/banyan/token", out)
         self.assertIn("systemctl enable --now banyan-worker@0", out)
+
+    def test_a_worker_with_a_token_says_so(self):
+        """It needs none, and the token that it was given may be an admin's."""
+        self.coordinator("--token-file", self.token())
+        for name, options in (("with", ("--token-file", self.token())), ("without", ())):
+            ready, log = self.folder / f"{name}.ready", self.folder / f"{name}.log"
+            with log.open("w") as out:
+                worker = subprocess.Popen([f"{BIN}/banyan-worker", f"--name={name}", f"--coordinator={self.cluster.endpoint}", "--memory=64M",
+                                           f"--secret-file={self.folder}/secret", "--device=cpu", "--bandwidth=1G", f"--ready-file={ready}",
+                                           *options], stderr=out)
+            try:
+                self.ctl("wait", "workers", "1", BANYAN_TOKEN_FILE=self.token())
+            finally:
+                worker.send_signal(signal.SIGTERM)
+                self.assertEqual(worker.wait(daily.PATIENCE_S), 0)
+            self.assertEqual("a worker needs no token" in log.read_text(), name == "with", log.read_text())
+            self.ctl("worker", "forget", name, code=None, BANYAN_TOKEN_FILE=self.token())
 
     def test_where_the_coordinator_is(self):
         self.ctl("join-command", code=5)

@@ -61,7 +61,7 @@ class Lists(unittest.TestCase):
         version = subprocess.run([f"{BIN}/banyan-worker", "--version"], capture_output=True, text=True, check=True)
         said = self.cluster.json("workers")
         self.assertEqual([w["version"] for w in said], [version.stdout.split()[-1]])
-        self.assertIn(" VERSION ", self.cluster.ctl("workers")[0].split("\n")[0])
+        self.assertIn(" VERSION ", self.cluster.ctl("workers", "-o", "wide")[0].split("\n")[0])
 
 
 class NoDevice(unittest.TestCase):

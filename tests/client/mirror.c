@@ -13,6 +13,7 @@
 #include "common/hash/hash.h"
 #include "examples/rounding.h"
 #include "kernels/reference.h"
+#include "tests/kernels/gather.h"
 
 struct mirror {
     banyan_spec spec;
@@ -129,17 +130,6 @@ const float *mirror_q(const struct mirror *m, uint64_t first)
     return m->q + first * m->spec.q_heads * m->spec.k_dim;
 }
 
-// [tokens][kv_heads][row] → [tokens][row] of one head; NULL of NULL.
-static void *gather_head(const struct mirror *m, const void *from, uint64_t tokens, uint32_t head, size_t row)
-{
-    if (!from)
-        return NULL;
-    uint8_t *to = get_memory(tokens * row);
-    for (uint64_t t = 0; t < tokens; t++)
-        memcpy(to + t * row, (const uint8_t *)from + (t * m->spec.kv_heads + head) * row, row);
-    return to;
-}
-
 static void compare(double got, double want, double bound, const char *what, uint64_t position, uint32_t head)
 {
     if ((isnan(want) && isnan(got)) || got == want || fabs(got - want) <= bound)
@@ -153,12 +143,7 @@ static void check_head(const struct mirror *m, const struct kernels_spec *spec, 
                        const float *lse)
 {
     uint32_t group = kernels_spec_group(spec), dv = spec->v_dim;
-    void *k = gather_head(m, m->k[layer], visible, kv_head, spec->k_dim * m->element);
-    void *v = gather_head(m, m->v[layer], visible, kv_head, dv * m->element);
-    float *k_scale = gather_head(m, m->k_scale[layer], visible, kv_head, sizeof(float));
-    float *v_scale = gather_head(m, m->v_scale[layer], visible, kv_head, sizeof(float));
-    struct kernels_run run = {
-        .k = k, .v = v, .first = 0, .rows = (uint32_t)visible, .k_scale = k_scale, .v_scale = v_scale};
+    struct kernels_run run;
     struct kernels_job job = {
         .spec = spec,
         .kv_head = kv_head,
@@ -171,6 +156,18 @@ static void check_head(const struct mirror *m, const struct kernels_spec *spec, 
         .runs = &run,
         .run_count = 1,
     };
+    const struct kernels_interval seen = gather_seen(&job);
+    const enum kernels_kv_type type = (enum kernels_kv_type)m->spec.kv_type;
+    void *k = gather_rows(type, m->k[layer], spec->kv_heads, spec->k_dim, kv_head, seen);
+    void *v = gather_rows(type, m->v[layer], spec->kv_heads, dv, kv_head, seen);
+    float *k_scale = gather_scales(m->k_scale[layer], spec->kv_heads, kv_head, seen);
+    float *v_scale = gather_scales(m->v_scale[layer], spec->kv_heads, kv_head, seen);
+    run = (struct kernels_run){.k = k,
+                               .v = v,
+                               .first = seen.from,
+                               .rows = (uint32_t)(seen.to - seen.from),
+                               .k_scale = k_scale,
+                               .v_scale = v_scale};
     double *want = calloc((size_t)rows * group * dv, sizeof *want);
     struct kernels_reference_row *judge = calloc((size_t)rows * group, sizeof *judge);
     kernels_reference(&job, m->spec.sinks, want, judge);
@@ -197,7 +194,7 @@ void mirror_check(const struct mirror *m, uint32_t layer, uint64_t first, uint32
                   const float *o, const float *lse)
 {
     const struct kernels_spec spec = {
-        .kv_type = (enum kernels_kv_type)m->spec.kv_type,
+        .kv_type = gather_type((enum kernels_kv_type)m->spec.kv_type),
         .k_dim = m->spec.k_dim,
         .v_dim = m->spec.v_dim,
         .q_heads = m->spec.q_heads,

@@ -197,13 +197,17 @@ static void test_range_asked_for(void **state)
     client_ticket_range(&session, 0, 1, false, &first, &count); // a short session places one chunk
     assert_int_equal(first, 0);
     assert_int_equal(count, TOKENS);
+    client_ticket_range(&session, 0, 4000, false, &first, &count); // and one whose length is known that
+    assert_int_equal(count, 4096);
     client_ticket_range(&session, 300, 300, true, &first, &count);
     assert_int_equal(first, 256);
     assert_int_equal(count, 512);
     session.ticket_end = 16 * TOKENS;
-    client_ticket_range(&session, 16 * TOKENS, TOKENS, false, &first, &count); // in order: half as much again
+    client_ticket_range(&session, 16 * TOKENS, TOKENS, false, &first, &count); // in order: an eighth
     assert_int_equal(first, 16 * TOKENS);
-    assert_int_equal(count, 9 * TOKENS);
+    assert_int_equal(count, 2 * TOKENS);
+    client_ticket_range(&session, 16 * TOKENS, 16 * TOKENS, false, &first, &count); // no more than it needs
+    assert_int_equal(count, 16 * TOKENS);
     client_ticket_range(&session, 16 * TOKENS, TOKENS, true, &first, &count);
     assert_int_equal(count, TOKENS);
     client_ticket_range(&session, 40 * TOKENS, TOKENS, false, &first, &count); // elsewhere

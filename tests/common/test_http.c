@@ -254,6 +254,79 @@ static void idle_ones_end(void **state)
     close(half);
 }
 
+// One that sends a byte now and then does not end by evhttp's time, which begins with each byte.
+static void dripping_ones_end(void **state)
+{
+    int fd = dial(1);
+    const char *ask = "GET /livez HTTP/1.1\r\nX: ";
+    uint64_t since = common_clock_ns(), next = 0;
+    (void)state;
+    while (!has_ended(fd)) {
+        assert_true(common_clock_ns() - since < 60 * COMMON_NS_PER_S);
+        if (common_clock_ns() >= next) {
+            (void)send(fd, *ask ? ask : "x", *ask ? strlen(ask) : 1, MSG_NOSIGNAL);
+            ask = "";
+            next = common_clock_after(COMMON_NS_PER_S);
+        }
+        turn();
+    }
+    assert_true(common_clock_ns() - since > 5 * COMMON_NS_PER_S); // not by evhttp
+    close(fd);
+}
+
+// The first line of what is answered to this request.
+static const char *answer_of(const char *ask)
+{
+    static char out[512];
+    int fd = dial(1);
+    size_t len = 0;
+    uint64_t since = common_clock_ns();
+    while (send(fd, ask, strlen(ask), MSG_NOSIGNAL) < 0) { // it is not connected yet
+        assert_true(errno == EAGAIN || errno == ENOTCONN);
+        turn();
+    }
+    while (len + 1 < sizeof out) {
+        ssize_t got = recv(fd, out + len, sizeof out - 1 - len, MSG_DONTWAIT);
+        if (got == 0)
+            break;
+        len += got > 0 ? (size_t)got : 0;
+        assert_true(common_clock_ns() - since < 30 * COMMON_NS_PER_S);
+        turn();
+    }
+    close(fd);
+    out[len] = '\0';
+    return out;
+}
+
+#define END "Connection: close\r\n\r\n"
+static void test_what_is_improper(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *ask, *says;
+    } rows[] = {
+        {"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" END, " 200 "},
+        {"GET /metrics HTTP/1.1\r\nHost: 10.1.2.3:7419\r\nUser-Agent: Mozilla/5.0\r\n" END, " 200 "},
+        {"GET /metrics HTTP/1.1\r\nHost: node-1.example:7419\r\nUser-Agent: Prometheus/2.42\r\n" END,
+         " 200 "},
+        {"GET /metrics HTTP/1.1\r\nHost: rebound.example\r\nUser-Agent: Mozilla/5.0\r\n" END, " 421 "},
+        {"GET /metrics HTTP/1.1\r\nHost: rebound.example\r\nAccept-Language: en\r\n" END, " 421 "},
+        {"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: rebound.example\r\n" END, " 400 "},
+        {"GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n" END, " 400 "},
+        {"GET http://localhost/metrics HTTP/1.1\r\nHost: localhost\r\n" END, " 400 "},
+        {"GET http://rebound.example/livez HTTP/1.1\r\nHost: localhost\r\n" END, " 400 "},
+        {"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n" END "{}", " 405 "},
+        {"PUT /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n" END, " 405 "},
+        {"POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n" END, " 413 "},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *got = answer_of(rows[i].ask);
+        if (!strstr(got, rows[i].says))
+            fail_msg("%s gives %s, not %s", rows[i].ask, got, rows[i].says);
+    }
+    assert_non_null(strstr(answer_of(rows[9].ask), "Allow: GET, HEAD"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +334,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_crowd, begin, end),
         cmocka_unit_test_setup_teardown(a_crowd_over_tls, begin, end),
         cmocka_unit_test_setup_teardown(idle_ones_end, begin, end),
+        cmocka_unit_test_setup_teardown(dripping_ones_end, begin, end),
+        cmocka_unit_test_setup_teardown(test_what_is_improper, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

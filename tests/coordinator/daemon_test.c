@@ -207,7 +207,7 @@ static void http(void **state)
     assert_non_null(strstr(said, "no worker is active"));
     get(port, "GET /readyz?verbose HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
     assert_non_null(strstr(said, "503"));
-    assert_non_null(strstr(said, "[+]shutdown ok\n[+]store ok\n[-]workers failed: "));
+    assert_non_null(strstr(said, "[+]shutdown ok\n[+]store ok\n[+]writes ok\n[-]workers failed: "));
     get(port, "GET /readyz?exclude=workers&verbose HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said,
         sizeof(said));
     assert_non_null(strstr(said, "200 OK"));
@@ -215,7 +215,7 @@ static void http(void **state)
     get(port, "GET /readyz?exclude=nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said,
         sizeof(said));
     assert_non_null(strstr(said, "503"));
-    get(port, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
+    get(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", said, sizeof(said));
     assert_non_null(strstr(said, "200 OK"));
     assert_non_null(strstr(said, "\nbanyan_term 1\n"));
     assert_non_null(strstr(said, "# TYPE banyan_frames_total counter"));
@@ -235,6 +235,8 @@ static void http(void **state)
     assert_non_null(strstr(said, "404"));
     get(port, "GET /else HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
     assert_non_null(strstr(said, "421"));
+    get(port, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
+    assert_non_null(strstr(said, "421")); // another site's name that was made to point here
     get(port, "POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc", said,
         sizeof(said));
     assert_null(strstr(said, "200 OK"));

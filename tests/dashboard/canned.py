@@ -48,7 +48,7 @@ class Cluster:
         state = "lost" if i % 97 == 41 else "suspect" if i % 97 == 67 else "active"
         return {"name": f"w{i:03}", "host": host, "state": state, "endpoint": f"tcp://{host}:7500", "kernel": "avx512",
                 "version": "1.0.0", "no_device": "", "engine": "stream", "drain_reason": "new memory" if i % 89 == 30 else "", "draining": i % 89 == 30,
-                "slow": i % 101 == 11, "pace": 0.98, "capacity_bytes": capacity, "used_bytes": int(capacity * r.uniform(0.35, 0.8)),
+                "slow": i % 101 == 11, "pace": 0.98, "capacity_bytes": capacity, "used_bytes": int(capacity * r.uniform(0.35, 0.8)), "reserved_bytes": int(capacity * 0.05),
                 "cold_bytes": (3 << 30) if i % 5 == 0 else 0, "store_bytes": 0, "quarantined_bytes": 0, "quarantined_sessions": 0,
                 "planned_bandwidth": int(r.uniform(88e9, 96e9)), "seen_bandwidth": int(r.uniform(80e9, 95e9)), "threads": 16,
                 "chunks": r.randrange(4000, 9000), "tokens": r.randrange(1_000_000, 2_200_000), "sessions": r.randrange(40, 400),

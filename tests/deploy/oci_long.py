@@ -228,8 +228,8 @@ def test(root, environment):
     c = Container(root, [*environment, "BANYAN_TOKEN_FILE=/run/token"])
     check("Inspects and operates a Banyan cluster" in c.run("banyanctl", "--help"), "help")
     c.ctl("probe", code=5)  # no coordinator is there
-    keys = ("--secret-file=/run/cluster.secret", "--token-file=/run/token")
-    c.start("coordinator", "banyan-coordinator", *keys, "--http=127.0.0.1:7419")
+    keys = ("--secret-file=/run/cluster.secret",)
+    c.start("coordinator", "banyan-coordinator", *keys, "--token-file=/run/token", "--http=127.0.0.1:7419")
     check(c.at("/var/lib/banyan/coordinator.db").exists(), "its store is not where the image says")
     c.ctl("probe")
     c.ctl("probe", "--ready", code=5)
@@ -247,7 +247,7 @@ def test(root, environment):
     session.verify()
     c.stop_all()
     c.ctl("probe", code=5)
-    c.start("coordinator", "banyan-coordinator", *keys, "--http=127.0.0.1:7419")
+    c.start("coordinator", "banyan-coordinator", *keys, "--token-file=/run/token", "--http=127.0.0.1:7419")
     for i in (0, 1):
         c.start(f"w{i}", "banyan-worker", *keys, f"--name=w{i}", "--coordinator=tcp://127.0.0.1:7412", "--memory=256M", "--threads=1",
                 f"--store=/var/lib/banyan/w{i}")

@@ -11,6 +11,7 @@
 #include "kernels/reference.h"
 #include "tests/e2e/support.h"
 #include "tests/kernels/data.h"
+#include "tests/kernels/gather.h"
 
 banyan_spec context_spec(uint32_t nth, uint32_t layers)
 {
@@ -168,15 +169,6 @@ float *context_queries(const banyan_spec *spec, uint32_t rows, uint64_t seed)
     return q;
 }
 
-// One head's rows without the other heads between them, as the reference reads them.
-static void *one_head(const uint8_t *rows, size_t row_bytes, size_t head_bytes, uint32_t head, uint64_t n)
-{
-    uint8_t *out = allocate(n * head_bytes);
-    for (uint64_t i = 0; i < n; i++)
-        memcpy(out + i * head_bytes, rows + i * row_bytes + head * head_bytes, head_bytes);
-    return out;
-}
-
 // Error as a fraction of the bound. What is not finite must be so in the same way.
 static double ratio(double got, double want, double bound)
 {
@@ -186,9 +178,10 @@ static double ratio(double got, double want, double bound)
     return isfinite(d) && bound > 0 ? d / bound : INFINITY;
 }
 
+// Of what is gathered.
 static struct kernels_spec kernels_spec_of(const banyan_spec *s)
 {
-    return (struct kernels_spec){.kv_type = (enum kernels_kv_type)s->kv_type,
+    return (struct kernels_spec){.kv_type = gather_type((enum kernels_kv_type)s->kv_type),
                                  .k_dim = s->k_dim,
                                  .v_dim = s->v_dim,
                                  .q_heads = s->q_heads,
@@ -208,17 +201,15 @@ double context_lse(const struct context *c, uint32_t layer, uint64_t position, u
 {
     const banyan_spec *s = &c->spec;
     uint32_t h = head / (s->q_heads / s->kv_heads);
-    size_t scales = s->kv_heads * sizeof(float);
-    uint64_t n = to - from;
-    const uint8_t *k_scales = (const uint8_t *)c->k_scale[layer];
-    void *k = one_head(c->k[layer] + from * c->k_row, c->k_row, s->k_dim * rounding_bytes(s->kv_type), h, n);
-    void *k_scale = k_scales ? one_head(k_scales + from * scales, scales, sizeof(float), h, n) : NULL;
+    const struct kernels_interval keys = {from, to};
+    void *k = gather_rows((enum kernels_kv_type)s->kv_type, c->k[layer], s->kv_heads, s->k_dim, h, keys);
+    float *k_scale = gather_scales(c->k_scale[layer], s->kv_heads, h, keys);
     struct kernels_spec ks = kernels_spec_of(s); // of this head alone, and V has nothing to say
     ks.q_heads = ks.kv_heads = ks.v_dim = 1;
     ks.v_in_k = false;
     ks.alibi = s->alibi ? s->alibi + head : NULL;
     struct kernels_run run = {
-        .k = k, .v = k, .first = from, .rows = (uint32_t)n, .k_scale = k_scale, .v_scale = k_scale};
+        .k = k, .v = k, .first = from, .rows = (uint32_t)(to - from), .k_scale = k_scale, .v_scale = k_scale};
     struct kernels_job job = {.spec = &ks,
                               .rows = 1,
                               .q_first = position,
@@ -227,7 +218,7 @@ double context_lse(const struct context *c, uint32_t layer, uint64_t position, u
                               .block_end = c->block_end,
                               .q = q + ((size_t)row * s->q_heads + head) * s->k_dim,
                               .runs = &run,
-                              .run_count = n > 0};
+                              .run_count = to > from};
     struct kernels_reference_row result;
     double o;
     kernels_reference(&job, with_sink && s->sinks ? s->sinks + head : NULL, &o, &result);
@@ -237,24 +228,26 @@ double context_lse(const struct context *c, uint32_t layer, uint64_t position, u
     return result.lse;
 }
 
-// What lies between the missing ranges.
+// What lies between the missing ranges of keys all->first .. all->first + all->rows - 1.
 static uint32_t runs_of(const struct context *c, const struct kernels_run *all, const banyan_spec *s,
                         struct kernels_run *runs)
 {
-    size_t element = rounding_bytes(s->kv_type);
+    size_t element = kernels_kv_bytes(gather_type((enum kernels_kv_type)s->kv_type));
     uint32_t n = 0, ranges = c->partial ? c->partial->n : 0;
-    uint64_t at = 0;
-    for (uint32_t i = 0; i <= ranges && at < all->rows; i++) {
-        uint64_t end = i < ranges ? c->partial->missing[i].first : all->rows;
-        end = end < all->rows ? end : all->rows;
+    uint64_t at = all->first, all_end = all->first + all->rows;
+    for (uint32_t i = 0; i <= ranges && at < all_end; i++) {
+        uint64_t end = i < ranges ? c->partial->missing[i].first : all_end;
+        end = end < all_end ? end : all_end;
         if (end > at)
-            runs[n++] = (struct kernels_run){.k = (const uint8_t *)all->k + at * s->k_dim * element,
-                                             .v = (const uint8_t *)all->v + at * s->v_dim * element,
-                                             .k_scale = all->k_scale,
-                                             .v_scale = all->v_scale,
-                                             .first = at,
-                                             .rows = (uint32_t)(end - at)};
-        at = i < ranges ? c->partial->missing[i].first + c->partial->missing[i].count : end;
+            runs[n++] =
+                (struct kernels_run){.k = (const uint8_t *)all->k + (at - all->first) * s->k_dim * element,
+                                     .v = (const uint8_t *)all->v + (at - all->first) * s->v_dim * element,
+                                     .k_scale = all->k_scale,
+                                     .v_scale = all->v_scale,
+                                     .first = at,
+                                     .rows = (uint32_t)(end - at)};
+        uint64_t next = i < ranges ? c->partial->missing[i].first + c->partial->missing[i].count : end;
+        at = next > at ? next : at; // a range may lie before the first key
     }
     return n;
 }
@@ -268,25 +261,13 @@ static bool judge(const struct context *c, uint32_t layer, uint64_t first, uint3
     const banyan_spec *s = &c->spec;
     uint32_t group = s->q_heads / s->kv_heads;
     uint64_t keys = visible ? visible : first + rows;
-    size_t element = rounding_bytes(s->kv_type);
+    const enum kernels_kv_type type = (enum kernels_kv_type)s->kv_type;
     struct kernels_spec ks = kernels_spec_of(s);
     double *want = allocate((size_t)rows * group * s->v_dim * sizeof(*want));
     struct kernels_reference_row *row = allocate((size_t)rows * group * sizeof(*row));
     assert_true(keys <= c->room);
     for (uint32_t h = 0; h < s->kv_heads; h++) {
-        void *k = one_head(c->k[layer], c->k_row, s->k_dim * element, h, keys);
-        void *v = one_head(c->v[layer], c->v_row, s->v_dim * element, h, keys);
-        bool scaled = c->k_scale[layer] != NULL;
-        size_t scales = s->kv_heads * sizeof(float);
-        void *k_scale =
-                 scaled ? one_head((uint8_t *)c->k_scale[layer], scales, sizeof(float), h, keys) : NULL,
-             *v_scale =
-                 scaled ? one_head((uint8_t *)c->v_scale[layer], scales, sizeof(float), h, keys) : NULL;
-        const struct kernels_run all = {
-            .k = k, .v = v, .first = 0, .rows = (uint32_t)keys, .k_scale = k_scale, .v_scale = v_scale};
         struct kernels_run *runs = allocate(((c->partial ? c->partial->n : 0) + 1) * sizeof(*runs));
-        assert_true(!c->partial || !scaled); // a run's scales would have to move, too
-        uint32_t n_runs = runs_of(c, &all, s, runs);
         struct kernels_job job = {.spec = &ks,
                                   .kv_head = h,
                                   .rows = rows,
@@ -297,8 +278,20 @@ static bool judge(const struct context *c, uint32_t layer, uint64_t first, uint3
                                   .q = q + (size_t)h * group * s->k_dim,
                                   .q_row_stride = (uint64_t)s->q_heads * s->k_dim,
                                   .q_head_stride = s->k_dim,
-                                  .runs = runs,
-                                  .run_count = n_runs};
+                                  .runs = runs};
+        const struct kernels_interval seen = gather_seen(&job);
+        void *k = gather_rows(type, c->k[layer], s->kv_heads, s->k_dim, h, seen);
+        void *v = gather_rows(type, c->v[layer], s->kv_heads, s->v_dim, h, seen);
+        float *k_scale = gather_scales(c->k_scale[layer], s->kv_heads, h, seen);
+        float *v_scale = gather_scales(c->v_scale[layer], s->kv_heads, h, seen);
+        const struct kernels_run all = {.k = k,
+                                        .v = v,
+                                        .first = seen.from,
+                                        .rows = (uint32_t)(seen.to - seen.from),
+                                        .k_scale = k_scale,
+                                        .v_scale = v_scale};
+        assert_true(!c->partial || !k_scale); // a run's scales would have to move, too
+        job.run_count = runs_of(c, &all, s, runs);
         kernels_reference(&job, s->sinks, want, row);
         for (uint32_t i = 0; i < rows * group; i++) {
             size_t at = (size_t)(i / group) * s->q_heads + (size_t)h * group + i % group;

@@ -192,7 +192,8 @@ void support_stop(struct harness_cluster *cluster)
 banyan_client *support_connect(const struct harness_cluster *cluster, const char *transport)
 {
     banyan_client *client = NULL;
-    banyan_options options = {.token_file = harness_cluster_token_file(cluster)};
+    banyan_options options = {.token_file = harness_cluster_token_file(cluster),
+                              .timeout_ns = SUPPORT_LONG_NS};
     OK(banyan_connect(harness_cluster_endpoint(cluster, transport), &options, &client, ERR));
     return client;
 }

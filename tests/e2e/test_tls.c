@@ -626,7 +626,7 @@ static void health(void *arg, struct proto_request *request)
     (void)arg;
     Banyan__Pb__HealthCheckReply reply = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
     reply.serving = true;
-    reply.version = "0.1.0";
+    reply.version = (char *)BANYAN_VERSION;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 

@@ -98,6 +98,8 @@ static void settle(struct model *m)
                      "acknowledged rows do not come back");
         if (!m->lossy && !chaos_kills_excuse())
             ends_where_something_does(m, l);
+        if (m->lossy) // nobody can say that a chunk was empty (chaos_check.c)
+            UNTIL_OK(op, chaos_start_truncate(m, 0), "a session is not truncated to 0");
         if (chaos_prefix(m, l) < TOKENS)
             UNTIL_OK(op, chaos_start_append(m, l, chaos_prefix(m, l), 1), "a session takes no append");
         UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1), "what was appended cannot be read");

@@ -280,7 +280,7 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     char why[PROTO_LIMIT_TEXT];
     proto_caller_init(&caller);
     if (!daemon && !state->nng && !proto_server_admit(server, &token, peer, &caller.identity)) {
-        refuse(server, io, peer, COMMON_UNAUTHENTICATED, "token missing, expired or wrong");
+        refuse(server, io, peer, COMMON_UNAUTHENTICATED, proto_server_unadmitted(server, &token));
         return;
     }
     if (!daemon && !state->nng && !proto_caller_enters(server, &caller, why)) {

@@ -232,6 +232,12 @@ bool coordinator_store_refuse(struct coordinator_store *store)
     return true;
 }
 
+const char *coordinator_store_trouble(const struct coordinator_store *store)
+{
+    (void)store;
+    return NULL;
+}
+
 uint64_t coordinator_store_failed(const struct coordinator_store *store, const char **why)
 {
     *why = store->failed_text ? store->failed_text : "";

@@ -11,8 +11,9 @@ drawings. A name without a folder must exist in some folder. Names with a placeh
 commands are left alone.
 
 In all other files a page docs/….md must exist, and with `docs/….md, "Heading"` the heading, or a paragraph
-that begins with it in bold. Every page below docs/ is linked from docs/README.md, except that
-measurements/README.md lists the measurements.
+that begins with it in bold. Where a guide or an example names Banyan's version (banyan-X.Y.Z, an image's tag,
+what programs print), it is that of CMakeLists.txt. Every page below docs/ is linked from docs/README.md,
+except that measurements/README.md lists the measurements.
 
 Each offence is one line, file:line: rule. Exit status: 0 clean, 1 offences, 2 wrong use.
 """
@@ -30,6 +31,7 @@ FILE = re.compile(r"(?<![\w./*$-])((?:[\w-]+/)*[\w-]+\.(?:c|h|cc|cu|cuh|py|sh|pr
 CODE = re.compile(r"`([^`]+)`")
 PAGE = re.compile(r"(?<![\w./-])(docs/(?:[\w-]+/)*[\w-]+\.md)(?:, \"([^\"]+)\")?")
 BINARY = (".png", ".svg", ".safetensors", ".jsonl", ".db", ".bin")
+VERSION = re.compile(r"(?:banyan-|Banyan |/banyan +newTag: |version +(?:coordinator|worker [\w-]+): )(\d+\.\d+\.\d+)(?!~)")
 PLACEHOLDER = re.compile(r"NAME|GROUP")
 # Of others: libraries' headers, and what the reader makes.
 FOREIGN = {"mpi.h", "nccl.h", "hello.c"}
@@ -130,6 +132,26 @@ def check_source(root, name):
             yield text.count("\n", 0, match.start()) + 1, rule
 
 
+def version_of(root):
+    """The project's version, "" where the tree has none."""
+    try:
+        with open(os.path.join(root, "CMakeLists.txt"), encoding="utf-8") as file:
+            found = re.search(r"^project\(banyan VERSION ([0-9.]+)", file.read(), re.MULTILINE)
+    except FileNotFoundError:
+        return ""
+    return found[1] if found else ""
+
+
+def check_version(root, name, version):
+    """Yields (line number, rule) for each place that names another version as this one."""
+    before = ""
+    for number, line, _ in lines_of(os.path.join(root, name)):
+        for named in VERSION.findall(before + line):
+            if named != version:
+                yield number, f"names version {named}, the project's is {version}"
+        before = line if line.endswith("/banyan") else ""
+
+
 def check_index(root, files):
     """Yields (name, rule) for each page that a reader does not find: what is not linked from its index."""
     for index, pages in (("docs/README.md", re.compile(r"docs/(?!measurements/)(?:[\w-]+/)*[\w-]+\.md")),
@@ -150,11 +172,15 @@ def main(arguments=None):
     root = parser.parse_args(arguments).root
     files = set(list_files(root))
     ends = ends_of(files)
+    version = version_of(root)
     offences = 0
     for name in sorted(files):
         if not os.path.isfile(os.path.join(root, name)) or name.endswith(BINARY) or re.match(r"tests/tools/test_\w+\.py$", name):
             continue
         found = check_file(root, name, files, ends) if name.endswith(".md") else check_source(root, name)
+        found = list(found)
+        if version and name.endswith((".md", "kustomization.yaml")) and name != "CHANGELOG.md":
+            found += check_version(root, name, version)
         for number, rule in found:
             print(f"{name}:{number}: {rule}")
             offences += 1

@@ -50,6 +50,16 @@ class CheckLinks(unittest.TestCase):
         self.assert_offence("![p](absent.svg)", "absent.svg")
         self.assert_offence("[a](GUIDE.md) and [b](../absent/)", "absent")
 
+    def test_versions(self):
+        project = {"CMakeLists.txt": "project(banyan VERSION 1.2.3 LANGUAGES C)\n"}
+        for text in ("tar xf banyan-1.2.3-linux.tar.gz", "Banyan 1.2.3", "ok  version   worker a-0: 1.2.3", "Banyan 1.2.2~git1", "libc 2.36.1"):
+            self.assertEqual(check({**project, "docs/x.md": f"# X\n{text}\n"}), (0, ""), text)
+        for text in ("tar xf banyan-1.2.2-linux.tar.gz", "Banyan 0.2.3", "ok  version   coordinator: 1.2.4"):
+            status, out = check({**project, "docs/x.md": f"# X\n{text}\n"})
+            self.assertEqual((status, out.count("\n")), (1, 1), out)
+            self.assertIn("the project's is 1.2.3", out)
+        self.assertEqual(check({**project, "deploy/kustomization.yaml": "    newName: r/banyan\n    newTag: 1.2.0\n"})[0], 1)
+
     def test_headings(self):
         self.assert_offence("[a](#absent)", "no heading gives #absent")
         self.assert_offence("[a](GUIDE.md#first-step)", "#first-step")

@@ -37,6 +37,7 @@ struct worker_plan {
 
 struct worker_clean;
 struct worker_empty;
+struct worker_farewell;
 struct worker_probe;
 struct worker_pulls;
 struct worker_step;
@@ -107,7 +108,8 @@ struct worker {
     struct worker_pace pace;
     struct worker_probe *probe; // a measurement under way; NULL: none
     // leaving
-    struct worker_empty *empty; // NULL: not requested
+    struct worker_empty *empty;       // NULL: not requested
+    struct worker_farewell *farewell; // NULL: not said yet
     bool draining;
     struct common_timer *drain_timer;
     void (*drained)(void *arg);

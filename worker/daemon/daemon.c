@@ -14,6 +14,7 @@
 #include "common/log/log.h"
 #include "proto/rpc/rpc.h"
 #include "worker/daemon/address.h"
+#include "worker/daemon/default_name.h"
 
 #define MEMORY_MIN (UINT64_C(1) << 20)
 
@@ -79,7 +80,7 @@ static bool is_word(const char *text)
     return *text != '\0';
 }
 
-// The host's name, and the worker's: HOST-PID, unless given.
+// The host's name, and the worker's, unless given.
 static enum common_code set_names(struct worker_daemon_options *out, const char *name, const char *host,
                                   struct common_error *err)
 {
@@ -93,7 +94,7 @@ static enum common_code set_names(struct worker_daemon_options *out, const char 
     if (name)
         snprintf(out->name, sizeof out->name, "%s", name);
     else
-        snprintf(out->name, sizeof out->name, "%.52s-%ld", out->host, (long)getpid());
+        worker_default_name(out->host, out->config.coordinator, out->name, sizeof out->name);
     if (!is_word(out->host) || !is_word(out->name))
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,
@@ -183,7 +184,9 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "it may run on another host, as A,B. Required.",
          0, 0},
         {"name", 'n', COMMON_OPTION_STRING, &words->name, "NAME",
-         "Name, unique in the cluster. Default: HOST-PID.", 0, 0},
+         "Name, unique in the cluster. Default: HOST-0, HOST-1, ...: the first that no other worker of\n"
+         "this user has on this machine.",
+         0, 0},
         {"host", 0, COMMON_OPTION_STRING, &words->host, "NAME",
          "Name of this machine; workers with the same name are neighbours in the tree.\n"
          "Default: the host's name.",
@@ -203,14 +206,14 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "listens at, or, if that is all addresses, the one by which it reaches the coordinator.",
          0, 0},
         COMMON_DAEMON_SECRET_OPTION(daemon),
-        COMMON_DAEMON_TOKEN_OPTION(daemon,
-                                   "A token that clients may present with their ticket in place of the\n"
-                                   "coordinator's pass. They need one of the two if this is given or if\n"
-                                   "--listen is not a loopback address. Default: systemd's credential\n"
-                                   "'token', else none."),
+        COMMON_DAEMON_TOKEN_OPTION(
+            daemon, "Not needed: clients present the coordinator's pass, always if --listen is\n"
+                    "not a loopback address. With this option they need the pass on loopback\n"
+                    "too, and this token in place of it opens the worker. Never an admin's\n"
+                    "token: anyone who reads it here controls the cluster."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
          "Allow --listen and --edge-listen beyond loopback without TLS: all traffic can then be\n"
-         "read on the network. Clients still need a pass or the token.",
+         "read on the network. Clients still need a pass.",
          0, 0},
         {"memory", 'm', COMMON_OPTION_SIZE, &config->memory_bytes, "SIZE",
          "Memory for K and V and for what is in flight (messages, partial results, workspaces).\n"
@@ -383,6 +386,11 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     config->tls_client_certs = common_daemon_wants_client_certs(daemon);
     config->secret = daemon->secret;
     config->token = daemon->token_file ? daemon->token : NULL;
+    if (config->token)
+        common_log_warn(
+            "--token-file: a worker needs no token, because clients present the coordinator's "
+            "pass. Remove the option, and the file if it holds an admin's token: anyone who reads "
+            "it on this machine controls the cluster");
     // Last: from here on other processes wait for this one.
     const struct worker_engine_options wanted = {.name = words.engine,
                                                  .module = words.engine_module,

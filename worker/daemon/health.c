@@ -18,10 +18,10 @@ static const char *coordinator_fails(void *arg)
     return worker_membership_lacks(worker->membership);
 }
 
-static const struct common_health_check live_checks[] = {{"shutdown", shutdown_fails}, {NULL, NULL}};
-static const struct common_health_check ready_checks[] = {{"shutdown", shutdown_fails},
-                                                          {"coordinator", coordinator_fails},
-                                                          {NULL, NULL}};
+static const struct common_health_check live_checks[] = {{.name = "shutdown", .fails = shutdown_fails}, {0}};
+static const struct common_health_check ready_checks[] = {{.name = "shutdown", .fails = shutdown_fails},
+                                                          {.name = "coordinator", .fails = coordinator_fails},
+                                                          {0}};
 
 const struct common_health_check *const worker_health_live = live_checks;
 const struct common_health_check *const worker_health_ready = ready_checks;

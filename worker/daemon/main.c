@@ -68,12 +68,19 @@ static void traces_left(void *arg)
     common_loop_stop(arg);
 }
 
+static void daemon_parted(void *arg)
+{
+    struct daemon *d = arg;
+    common_tracer_finish(d->options.config.tracer, TRACES_NS, traces_left, d->loop);
+}
+
 static void daemon_left(void *arg)
 {
     struct daemon *d = arg;
-    if (d->patience) // no step is in hand: what is left to wait for is the collector, which has a limit of its own
+    if (d->patience) // no step is in hand: what is left to wait for has limits of its own
         common_timer_stop(d->patience);
-    common_tracer_finish(d->options.config.tracer, TRACES_NS, traces_left, d->loop);
+    if (d->exit_code != 0 || worker_say_farewell(d->worker, daemon_parted, d) != COMMON_OK)
+        daemon_parted(d);
 }
 
 static void daemon_leave(struct daemon *d)

@@ -14,6 +14,7 @@
 #include "proto/rpc/endpoint.h"
 #include "worker/control/control.h"
 #include "worker/control/empty.h"
+#include "worker/control/farewell.h"
 #include "worker/control/inventory.h"
 #include "worker/control/lose.h"
 #include "worker/control/plans.h"
@@ -481,6 +482,12 @@ enum common_code worker_empty(struct worker *worker, uint64_t limit_ns, void (*d
                             &worker->empty);
 }
 
+enum common_code worker_say_farewell(struct worker *worker, void (*done)(void *arg), void *arg)
+{
+    assert(!worker->farewell);
+    return worker_farewell_new(worker->membership, worker->name, done, arg, &worker->farewell);
+}
+
 uint64_t worker_unsaved_bytes(const struct worker *worker)
 {
     return worker->disk ? 0 : worker_store_used(worker->store);
@@ -528,6 +535,7 @@ void worker_free(struct worker *worker)
         return;
     assert(worker->n_steps + worker->n_prepares == 0 && !worker->drain_timer);
     worker_empty_free(worker->empty);
+    worker_farewell_free(worker->farewell);
     worker_membership_free(worker->membership);
     worker_plans_close(worker);
     worker_pulls_free(worker->pulls);

@@ -29,7 +29,7 @@ struct worker_config {           // strings are copied
     const char *advertise;       // host to tell the others in place of these two's; NULL: address.h
     bool listen_by_default;      // `listen` was not given: a loopback address stays what it is
     struct common_secret secret; // the cluster's
-    const char *token;           // clients must present it too; NULL: the ticket is enough
+    const char *token;           // clients may present it in place of a pass; NULL: none
     struct common_tls
         *tls; // its certificate, for tls:// and nng+tls:// endpoints; a reference is taken; NULL: none
     bool tls_client_certs; // clients must show one, too
@@ -79,6 +79,9 @@ uint64_t worker_unsaved_bytes(const struct worker *worker);
 // Takes no new steps and lets those in hand end; after grace_ns it ends them. Then calls done once, on the
 // loop thread, never on this stack. Once in a worker's life. RESOURCE_EXHAUSTED: nothing has changed.
 enum common_code worker_drain(struct worker *worker, uint64_t grace_ns, void (*done)(void *arg), void *arg);
+// Tells the coordinator that this process ends as it was asked to, once no step is in hand. done runs once:
+// when that was answered, or a second later. Once in a worker's life. RESOURCE_EXHAUSTED: done does not run.
+enum common_code worker_say_farewell(struct worker *worker, void (*done)(void *arg), void *arg);
 // When no step is in hand: after worker_drain's done, or when none was sent. On the loop thread, or when it
 // runs no more. NULL is allowed.
 void worker_free(struct worker *worker);

@@ -157,10 +157,10 @@ void client_ticket_range(const struct banyan_session *session, uint64_t first, u
     uint64_t tokens = session->spec.chunk_tokens;
     uint64_t from = first / tokens;
     uint64_t to = (first + count - 1) / tokens + 1; // chunks [from, to)
-    // Asking ahead places chunks. As much as a part of what is there already costs little, and saves most of
-    // the asking.
-    if (!exactly && session->ticket_end == from * tokens) {
-        uint64_t ahead = to / 2;
+    // Asking ahead places chunks, and takes memory and quota for them. Where rows come in order, an eighth
+    // of what is there saves most of the asking. A range that is longer is asked for as it is.
+    if (!exactly && from > 0 && session->ticket_end == from * tokens) {
+        uint64_t ahead = from / 8 > to - from ? from / 8 - (to - from) : 0;
         to += ahead < CLIENT_TICKET_AHEAD_MAX ? ahead : CLIENT_TICKET_AHEAD_MAX;
     }
     if (to - from > CLIENT_TICKET_CHUNKS_MAX)

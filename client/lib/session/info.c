@@ -274,6 +274,7 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         .kept_bytes = reply->kept_bytes,
         .n_endpoints = (uint32_t)n_endpoints,
         .needs_token = reply->needs_token,
+        .restricted = reply->restricted,
     };
     for (size_t i = 0; i < n_endpoints; i++)
         client_copy_text(info.endpoints[i], sizeof info.endpoints[i], reply->endpoints[i]);
@@ -282,6 +283,7 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
     client_copy_text(info.tenant, sizeof info.tenant, reply->tenant);
     client_copy_text(info.access, sizeof info.access, reply->access);
     client_copy_text(info.pass, sizeof info.pass, reply->pass);
+    client_copy_text(info.readiness, sizeof info.readiness, reply->readiness);
     if (info.n_workers > 0)
         info.workers = calloc(info.n_workers, sizeof *info.workers);
     if (info.n_limits > 0)
@@ -313,6 +315,7 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         client_copy_text(to->engine, sizeof to->engine, from->engine);
         to->capacity_bytes = from->capacity_bytes;
         to->used_bytes = from->used_bytes;
+        to->free_bytes = from->free_bytes;
         to->bandwidth = from->bandwidth;
         to->chunks = from->chunks;
         to->tokens = from->tokens;

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import os
 import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import cffi
 
 _HERE = Path(__file__).resolve().parent
-
-# libbanyan's version must be this one: structures are laid out as banyan.h of the same version says.
-VERSION = "0.1.0"
-
 
 _INSTALL = "Install the wheel, or set BANYAN_LIBRARY to libbanyan.so.0"
 
@@ -25,6 +22,20 @@ def _header() -> Path:
         if path.is_file():
             return path
     raise ImportError("banyan: banyan.h is missing from the package: install it again")
+
+
+def _version() -> str:
+    """The package's version: in a source tree that of the project, else that of the wheel."""
+    project = _HERE.parent.parent.parent / "CMakeLists.txt"
+    if _header().parent != _HERE / "_lib" and project.is_file():
+        found = re.search(r"^project\(banyan VERSION ([0-9.]+)", project.read_text(encoding="utf-8"), re.MULTILINE)
+        if found:
+            return found.group(1)
+    return metadata.version("banyan")
+
+
+# libbanyan's version must be this one: structures are laid out as banyan.h of the same version says.
+VERSION = _version()
 
 
 def declarations(header: str) -> str:

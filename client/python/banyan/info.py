@@ -82,6 +82,7 @@ class WorkerInfo:
     engine: str
     capacity_bytes: int
     used_bytes: int
+    free_bytes: int  # for new chunks; the rest of capacity_bytes - used_bytes is reserved
     bandwidth: int
     chunks: int
     tokens: int
@@ -141,13 +142,15 @@ class ClusterInfo:
     needs_token: bool
     tenant: str  # the tenant of this client
     access: str  # the access of its token: read-only, user, operator or admin
+    readiness: str  # "ready", or why it is not; "": an older build
+    restricted: bool  # the access does not show workers, limits and figures of the whole cluster
 
 
 def cluster_info(c: Any) -> ClusterInfo:
     def worker(w: Any) -> WorkerInfo:
         return WorkerInfo(
             name=text(w.name), host=text(w.host), endpoint=text(w.endpoint), state=text(w.state), kernel=text(w.kernel),
-            engine=text(w.engine), capacity_bytes=w.capacity_bytes, used_bytes=w.used_bytes, bandwidth=w.bandwidth,
+            engine=text(w.engine), capacity_bytes=w.capacity_bytes, used_bytes=w.used_bytes, free_bytes=w.free_bytes, bandwidth=w.bandwidth,
             chunks=w.chunks, tokens=w.tokens, steps=w.steps, threads=w.threads, heartbeat_age=w.heartbeat_age_ns / 1e9,
             quarantined_bytes=w.quarantined_bytes, quarantined_sessions=w.quarantined_sessions,
             draining=w.draining, drain_reason=text(w.drain_reason), moves=w.moves,
@@ -165,7 +168,7 @@ def cluster_info(c: Any) -> ClusterInfo:
         thin_chunks=c.thin_chunks, moves=c.moves, moved_chunks=c.moved_chunks, moved_bytes=c.moved_bytes, wished_chunks=c.wished_chunks,
         audit_every=c.audit_every, audited=c.audited, audit_differences=c.audit_differences, audit_skipped=c.audit_skipped,
         endpoints=tuple(text(c.endpoints[i]) for i in range(c.n_endpoints)),
-        tenant=text(c.tenant), access=text(c.access), needs_token=c.needs_token,
+        tenant=text(c.tenant), access=text(c.access), needs_token=c.needs_token, readiness=text(c.readiness), restricted=c.restricted,
     )  # fmt: skip
 
 

@@ -3,9 +3,10 @@
 
 A layer of its own behind the model's, with a window of one position: its row at position p sees the value at p alone,
 so the service gives back exactly what was put there. Values are digits of 256, which every type of session holds
-exactly: five of the token, six of the model's mark (marks.py), three of how much padding stands before the sequence,
-one of which frequencies its keys were computed with (transformers/lengths.py), one of how its positions are counted
-(transformers/positions.py). Truncates and forks take them along like any other layer's.
+exactly: five of the token, six of the model's mark (marks.py), three of how much padding stands before the sequence, one of which
+frequencies its keys were computed with (transformers/lengths.py), one of how its positions are counted
+(transformers/positions.py). Where images have shifted positions (transformers/kept.py), all rows of a sequence but its first
+say by how much instead of its padding. Truncates and forks take them along like any other layer's.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _TOKEN, _PADS = 5, 3  # bytes
 _PAD = _TOKEN + BYTES
 _FORM = _PAD + _PADS
 _COUNT = _FORM + 1
+_NO_SHIFT = 1 << 23  # what stands for 0 among shifts, which may be negative
 
 
 def _shifts(n: int) -> torch.Tensor:
@@ -46,19 +48,25 @@ class Stamp(NamedTuple):
         mark: of the model.
         form: which of its frequencies the keys were computed with.
         counted: how positions are counted.
+        shifts: of each sequence, by how much positions are shifted; (): not at all.
     """
 
     mark: int
     form: int = 0
     counted: int = 0
+    shifts: tuple[int, ...] = ()
 
 
-def values(tokens: torch.Tensor, stamp: Stamp, pads: list[int], dtype: torch.dtype) -> torch.Tensor:
-    """[batch, rows, 1, DIM]: what is put for tokens [batch, rows]."""
+def values(tokens: torch.Tensor, stamp: Stamp, pads: list[int], dtype: torch.dtype, columns: int = 0) -> torch.Tensor:
+    """[batch, rows, 1, DIM]: what is put for tokens [batch, rows], of which the first is in this column."""
     rows = torch.zeros((*tokens.shape, 1, DIM), dtype=torch.int64)
     rows[..., 0, :_TOKEN] = tokens[..., None] >> _shifts(_TOKEN) & 255
     rows[..., 0, _TOKEN:_PAD] = torch.tensor(list(stamp.mark.to_bytes(BYTES, "little")))
-    rows[..., 0, _PAD:_FORM] = (torch.tensor(pads)[:, None] >> _shifts(_PADS) & 255)[:, None]
+    said = torch.tensor(pads)[:, None].expand(tokens.shape)
+    if stamp.shifts:
+        first = columns + torch.arange(tokens.shape[1]) <= said
+        said = torch.where(first, said, _NO_SHIFT + torch.tensor(stamp.shifts)[:, None])
+    rows[..., 0, _PAD:_FORM] = said[..., None] >> _shifts(_PADS) & 255
     rows[..., 0, _FORM], rows[..., 0, _COUNT] = stamp.form, stamp.counted
     return rows.to(dtype)
 
@@ -75,11 +83,16 @@ class Digits:
         self._said: tuple[Stamp, list[int]] | None = None
         self.address = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
 
-    def put(self, ids: list[list[int]], stamp: Stamp, pads: list[int]) -> None:
+    def put(self, ids: list[list[int]], stamp: Stamp, pads: list[int], firsts: list[int]) -> None:
+        """firsts: positions of the tokens in their sequences."""
         cells, codes = self._cells, self._codes
+        if stamp.shifts:
+            pads = [_NO_SHIFT + shift if first else pad for pad, shift, first in zip(pads, stamp.shifts, firsts)]
         if (stamp, pads) != self._said:
             for i, pad in enumerate(pads):
-                for n, digit in enumerate((*stamp.mark.to_bytes(BYTES, "little"), *pad.to_bytes(_PADS, "little"), *stamp[1:])):
+                for n, digit in enumerate(
+                    (*stamp.mark.to_bytes(BYTES, "little"), *pad.to_bytes(_PADS, "little"), stamp.form, stamp.counted)
+                ):
                     cells[DIM * i + _TOKEN + n] = codes[digit]
             self._said = stamp, list(pads)
         at = 0
@@ -98,6 +111,10 @@ class Said(NamedTuple):
     pads: torch.Tensor
     forms: torch.Tensor
     counts: torch.Tensor
+
+    def shift(self) -> int:
+        """Of a single row that is not the first of its sequence, whose `counts` says that there is one."""
+        return int(self.pads) - _NO_SHIFT
 
 
 def parsed(o: torch.Tensor) -> Said:

@@ -138,7 +138,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 # Which class of Transformers' makes the model, where it is none for text alone.
 HEADS = {
-    "gemma3": "ImageTextToText", "llava": "ImageTextToText", "bert": "MaskedLM", "whisper": "SpeechSeq2Seq", "t5": "Seq2SeqLM",
+    "gemma3": "ImageTextToText", "llava": "ImageTextToText", "qwen3_vl": "ImageTextToText", "qwen2_5_vl": "ImageTextToText",
+    "glm4v": "ImageTextToText", "bert": "MaskedLM", "whisper": "SpeechSeq2Seq", "t5": "Seq2SeqLM",
     "bart": "Seq2SeqLM",
 }  # fmt: skip
 
@@ -146,7 +147,7 @@ HEADS = {
 def make(family: str, options: dict[str, Any], attention: str) -> Any:
     torch.manual_seed(1)
     options = dict(options)
-    base = {name: BASE[name] for name in options.pop("base", () if family in VISION else BASE)}
+    base = {name: BASE[name] for name in options.pop("base", () if "vision_config" in options else BASE)}
     config = AutoConfig.for_model(family, **{k: v for k, v in {**base, **options}.items() if v is not None})
     kind = getattr(transformers, f"AutoModelFor{HEADS.get(family, 'CausalLM')}")
     return kind.from_config(config, attn_implementation=attention).eval().to(torch.float32)

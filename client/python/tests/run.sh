@@ -4,7 +4,8 @@
 #   tests/run.sh client|models|sequences|walk|document|check|tutorials|wheel|pythons|bare|example|vllm BUILD_DIR [PYTEST_ARGS...]
 #     client   the package itself, with its doctests
 #     models   Transformers' models over a cluster, and what of banyan.vllm needs no vLLM (installs PyTorch: some gigabytes)
-#     sequences  500 sequences of operations, drawn from seeds, each answer beside a fresh eager model's
+#     sequences  500 sequences of operations, drawn from seeds, each answer beside a fresh eager model's;
+#              BANYAN_SEQUENCES=218-499: those seeds
 #     walk     every causal family of the installed Transformers; writes the tables of docs/MODELS.md (half an hour)
 #     document  Gemma 3 270M (a download of 240 MB) on a text of 16,384 tokens, beside one forward over all of it
 #     check    types (mypy --strict), lint and format (ruff)
@@ -75,7 +76,7 @@ cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers --ignore banyan/vllm --ignore banyan/tokens.py banyan tests/test_{client,lives,operating,prefixes,snapshots}.py "$@" ;;
 models)
-    exec python -m pytest -q -p no:cacheprovider tests/test_{calls,engine_parts,engines,exact,families,generate,hybrids,lengths,misuse,positions,reuse,sequences,vision,walk,wave,whose,writers}.py tests/vllm/test_{hooks,merge}.py "$@"
+    exec python -m pytest -q -p no:cacheprovider tests/test_{calls,engine_parts,engines,engines_recent,exact,families,generate,hybrids,lengths,misuse,positions,reuse,sequences,vision,walk,wave,whose,writers}.py tests/vllm/test_{hooks,merge}.py "$@"
     ;;
 walk) exec python tests/walk.py "$@" ;;
 document)
@@ -92,7 +93,7 @@ document)
     export PYTHONPATH=$PYTHONPATH:$weights
     exec python -m pytest -q -s -p no:cacheprovider tests/test_document.py "$@"
     ;;
-sequences) BANYAN_SEQUENCES=500 exec python -m pytest -q -p no:cacheprovider tests/test_sequences.py "$@" ;;
+sequences) BANYAN_SEQUENCES=${BANYAN_SEQUENCES:-500} exec python -m pytest -q -p no:cacheprovider tests/test_sequences.py "$@" ;;
 wheel)
     rm -rf "$build/wheel"
     ./wheel.sh "$build/wheel" "$build/wheel-build"

@@ -287,6 +287,26 @@ def test_beams_over_a_held_session(client, llama, more, by_name):
             assert cache.tokens()[0].tolist() == prompt()[0].tolist()
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("guess", [{}, {"prompt_lookup_num_tokens": 3}, {"assistant_early_exit": 2}])
+def test_guessed_tokens_over_a_held_session(client, llama, guess, resumed):
+    """Transformers gives the first forward of such a generate() the whole text."""
+    eager, ours = llama
+    guess = guess or {"assistant_model": models()[0]}
+    ids = prompt(1, 12).repeat(1, 3)
+    cache = BanyanCache(ours, client, "book")
+    for n in range(3):
+        out = greedy(ours, ids, cache, **guess)
+        assert out.tolist() == greedy(eager, ids).tolist()
+        assert cache.tokens()[0].tolist() == out[0, : cache.get_seq_length()].tolist()
+        ids = joined(out, out[:, : (3, 60)[n % 2]])
+        if resumed:
+            cache.close()
+            cache = BanyanCache(ours.config, client, "book")
+    assert greedy(ours, ids, cache).tolist() == greedy(eager, ids).tolist()
+    cache.delete()
+
+
 def test_beams_with_wrong_text(client, llama):
     _, ours = llama
     with torch.no_grad(), BanyanCache(ours, client) as cache:

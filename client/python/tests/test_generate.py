@@ -484,6 +484,19 @@ def test_compiled(client, family):
     assert (got - want).abs().max() <= 2e-5 * want.abs().max()
 
 
+def test_inference_mode_and_then_without(client):
+    eager, ours = models()
+    with BanyanCache(ours, client) as cache:
+        with torch.inference_mode():
+            out = ours.generate(prompt(), past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+            fork = cache.fork()
+        ids = torch.cat((out, out[:, :40]), dim=1)
+        want = eager.generate(ids, max_new_tokens=NEW, do_sample=False).tolist()
+        for held in (cache, fork):
+            assert ours.generate(ids, past_key_values=held, max_new_tokens=NEW, do_sample=False).tolist() == want
+        fork.close()
+
+
 def test_autocast(client):
     """As near to float32 as eager attention under autocast is."""
     for family in ("llama", "gemma2", "gpt2"):

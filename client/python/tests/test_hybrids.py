@@ -4,6 +4,8 @@ client."""
 
 from __future__ import annotations
 
+import concurrent.futures
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -39,6 +41,45 @@ def test_forks_have_states_of_their_own(client, pair):
             assert got.tolist() == eager.generate(ids, use_cache=False, max_new_tokens=NEW, do_sample=False).tolist()
     with pytest.raises(Refused, match=r"cannot be resumed. Use another name, or delete it"):
         BanyanCache(ours, client, session="document")
+
+
+def test_states_in_modules(client):
+    """RecurrentGemma's: one of each in the model, whichever cache it is called with."""
+    eager, ours = models("recurrent_gemma")
+    one, two, three = (torch.tensor([[n]]) for n in (9, 19, 29))
+
+    def same(cache, held, new):
+        got, want = ours(new, past_key_values=cache).logits, eager(torch.cat((held, new), dim=1), use_cache=False).logits[:, -1:]
+        return bool((got - want).abs().max() <= 2e-5 * want.abs().max())
+
+    with torch.no_grad(), BanyanCache(ours, client) as a, BanyanCache(ours, client) as b:
+        ours(prompt(1, 30), past_key_values=a)
+        ours(prompt(1, 33), past_key_values=b)
+        with a.fork() as fork:
+            assert same(fork, prompt(1, 30), two) and same(b, prompt(1, 33), one)
+            ours(prompt(1, 20), use_cache=False)
+            with BanyanCache(ours.config, client) as other:  # which looks at the model
+                ours(prompt(1, 20), past_key_values=other)
+            assert same(a, prompt(1, 30), one)
+            assert same(fork, torch.cat((prompt(1, 30), two), dim=1), three)
+        a.reset()
+        assert same(b, torch.cat((prompt(1, 33), one), dim=1), two)
+        ours(prompt(1, 30), past_key_values=a)
+        assert same(a, prompt(1, 30), three)
+
+
+def test_states_in_modules_and_threads(client):
+    """Each forward has its own text's, also while another thread meets the model."""
+    eager, ours = models("recurrent_gemma")
+
+    def serve(n, given):
+        with BanyanCache(given, client) as cache:
+            return ours.generate(prompt(1, n), past_key_values=cache, max_new_tokens=6, do_sample=False).tolist()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        got = [pool.submit(serve, n, ours if n % 2 else ours.config) for n in range(20, 24)]
+        for n, one in zip(range(20, 24), got):
+            assert one.result() == eager.generate(prompt(1, n), use_cache=False, max_new_tokens=6, do_sample=False).tolist()
 
 
 def test_after_an_error(client, pair):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import subprocess
 import sys
 import threading
@@ -203,6 +204,99 @@ def test_a_model_that_asks_whether_there_are_keys(client):
             cache.layers[0].keys + 1
         with pytest.raises(Refused, match="puts keys or values into its cache itself"):
             cache.layers[0].values = torch.ones(1)
+
+
+class Asks:
+    """A streamer that does something at the third token."""
+
+    def __init__(self, what):
+        self.what, self.left = what, 3
+
+    def put(self, tokens):
+        self.left -= 1
+        if self.left == 0:
+            self.what()
+
+    def end(self):
+        pass
+
+
+def in_thread(call):
+    """What comes of it in another thread."""
+    found = []
+
+    def run():
+        try:
+            found.append(call())
+        except Refused as refused:
+            found.append(refused)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, found
+
+
+def test_threads_that_share_a_cache(client, llama, monkeypatch):
+    """One at a time: nothing is fed, cut or forked while another one generates."""
+    _, ours = llama
+    with BanyanCache(ours, client) as cache:
+        calls = (
+            lambda: greedy(ours, prompt(1, 50), cache), lambda: prefill(ours, prompt(1, 50), cache), lambda: cache.crop(-1), cache.fork,
+            lambda: ours(prompt(), past_key_values=cache), lambda: ours.model(prompt(), past_key_values=cache), cache.reset,
+        )  # fmt: skip
+        outcomes = []
+
+        def others():
+            monkeypatch.setattr("banyan.transformers.turns.PATIENCE", 0.0)
+            for call in calls:
+                thread, found = in_thread(call)
+                thread.join()
+                outcomes.extend(found)
+            monkeypatch.undo()
+
+        got = greedy(ours, prompt(), cache, streamer=Asks(others))
+        assert [str(out)[:45] for out in outcomes] == ["another thread is at work with this cache: on"] * len(calls)
+        assert cache.get_seq_length() == 40 + NEW - 1
+    assert got.tolist() == greedy(llama[0], prompt()).tolist()
+
+
+def test_threads_take_turns(client, llama):
+    """The second waits for the first, and goes on with its text or is refused."""
+    eager, ours = llama
+    ids = greedy(eager, prompt())
+    with BanyanCache(ours, client) as cache:
+        begun = []
+        greedy(ours, prompt(), cache, streamer=Asks(lambda: begun.extend(in_thread(lambda: greedy(ours, ids, cache)))))
+        thread, found = begun
+        thread.join()
+        assert found[0].tolist() == greedy(eager, ids).tolist()
+    with BanyanCache(ours, client) as cache:
+        both = [in_thread(lambda n=n: greedy(ours, prompt(1, n), cache)) for n in (20, 33)]
+        for thread, _ in both:
+            thread.join()
+        for n, (_, found) in zip((20, 33), both):
+            assert isinstance(found[0], Refused) or found[0].tolist() == greedy(eager, prompt(1, n)).tolist()
+        assert sum(isinstance(found[0], Refused) for _, found in both) == 1
+
+
+def test_a_thread_that_ended_in_the_middle(client, llama):
+    """Does not hold up those that come after it."""
+    eager, ours = llama
+
+    def end(*_):
+        raise SystemExit
+
+    with torch.no_grad(), BanyanCache(ours, client) as cache:
+        hook = ours.model.layers[2].register_forward_pre_hook(end)
+        thread, _ = in_thread(lambda: ours(prompt(), past_key_values=cache))
+        thread.join()
+        hook.remove()
+        assert greedy(ours, prompt(), cache).tolist() == greedy(eager, prompt()).tolist()
+
+
+def test_a_cache_is_not_pickled(client, llama):
+    with BanyanCache(llama[1], client) as cache, pytest.raises(Refused, match=r"cannot be pickled.*session=NAME"):
+        pickle.dumps(cache)
 
 
 # ---- what happens by itself ----

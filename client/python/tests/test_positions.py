@@ -85,6 +85,20 @@ def test_models_that_count_tokens_by_themselves(client, mask, family):
             assert family == "opt" and got.tolist() == greedy(eager, ids, attention_mask=longer).tolist()
 
 
+def test_texts_that_are_packed_into_one(client, llama):
+    """Transformers sees that by position_ids if there is no attention_mask, and no cache."""
+    eager, ours = llama
+    packed, gaps = (torch.cat((torch.arange(20), torch.arange(a, a + 20)))[None] for a in (0, 30))
+    with torch.no_grad(), BanyanCache(ours, client) as cache:
+        for positions in (packed, gaps):
+            with pytest.raises(Refused, match=r"packed into one.*attention_mask=torch.ones_like"):
+                ours(prompt(), position_ids=positions, past_key_values=cache)
+            want = eager(prompt(), position_ids=positions, use_cache=False).logits
+            assert near(ours(prompt(), position_ids=positions, use_cache=False).logits, want)
+        more = {"position_ids": gaps, "attention_mask": torch.ones(1, 40)}
+        assert near(ours(prompt(), past_key_values=cache, **more).logits, eager(prompt(), use_cache=False, **more).logits)
+
+
 def test_positions_of_the_callers(client, llama):
     """Any are taken, and must go on; a session that was begun so is not continued with others."""
     eager, ours = llama

@@ -2,7 +2,8 @@
 """Sequences of operations, drawn from a seed: each answer is that of a fresh eager model, or there is none
 and nothing has changed.
 
-BANYAN_SEQUENCES=N: how many (30). `python tests/test_sequences.py SEED` runs one and shows what it does.
+BANYAN_SEQUENCES=N: how many (30); FIRST-LAST: those seeds. `python tests/test_sequences.py SEED` runs one and
+shows what it does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from generating import telling  # noqa: E402
 import banyan  # noqa: E402
 from banyan.transformers import BanyanCache, Refused, prefill  # noqa: E402
 
-SEQUENCES = int(os.environ.get("BANYAN_SEQUENCES", "30"))
+FIRST, _, LAST = os.environ.get("BANYAN_SEQUENCES", "30").partition("-")
+SEEDS = range(int(FIRST), int(LAST) + 1) if LAST else range(int(FIRST))
 OPERATIONS = 12
 MOST = 2e-5  # relative to the largest logit
 LONG = dict(
@@ -332,7 +334,7 @@ class Run:
         self.cache.delete()
 
 
-@pytest.mark.parametrize("seed", range(SEQUENCES))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_sequence(client, seed):
     Run(client, seed).run()
     assert client.sessions() == []

@@ -153,6 +153,15 @@ def test_an_exception_ends_it(client, rng, tmp_path, why):
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """Programs that a shell has put into the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_ends_it(client, rng, tmp_path):
     session = filled(client, rng, 100)[0]
 

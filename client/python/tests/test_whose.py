@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -159,6 +161,22 @@ def test_an_adapter_for_each_sequence(client, llama):
             generate(ours, torch.cat((out, torch.full((2, 1), 7)), dim=1), cache, adapter_names=["second", "one"])
 
 
+@pytest.mark.parametrize("given", ["model", "config"])
+def test_an_adapter_that_looks_for_its_invocation(client, llama, given):
+    """Activated LoRA: in each forward alone, so that blocks give something else than one forward."""
+    _, ours = llama
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], alora_invocation_tokens=[77, 78], task_type="CAUSAL_LM")
+    ours = peft.get_peft_model(ours, config, adapter_name="one").eval()
+    with torch.no_grad(), pytest.raises(Refused, match=r"activated LoRA \(alora_invocation_tokens\)"):
+        ours(prompt(), past_key_values=BanyanCache(ours if given == "model" else ours.config, client))
+    ours.base_model.disable_adapter_layers()
+    with BanyanCache(ours, client) as cache:
+        generate(ours, prompt(), cache)
+        ours.base_model.enable_adapter_layers()
+        with pytest.raises(Refused, match="activated LoRA"):
+            generate(ours, prompt(), cache)
+
+
 def test_every_element_counts():
     _, ours = models()
     mine = fingerprint(ours)
@@ -175,6 +193,57 @@ def test_every_element_counts():
     assert Identity(ours).mark() != mine
     weight[[3, 4]] = weight[[4, 3]]
     assert Identity(ours).mark() == mine
+
+
+class Scaled(torch.Tensor):
+    """A weight in eight bits, as libraries for quantised models make them."""
+
+    @staticmethod
+    def __new__(cls, digits, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, digits.shape, dtype=scale.dtype)
+
+    def __init__(self, digits, scale):
+        self.digits, self.scale = digits, scale
+
+    def __tensor_flatten__(self):
+        return ["digits", "scale"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].digits, args[0].scale)
+        return func(*(x.digits * x.scale if isinstance(x, Scaled) else x for x in args), **(kwargs or {}))
+
+
+def scaled(model):
+    layer = model.model.layers[1].mlp.up_proj
+    scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+    layer.weight = torch.nn.Parameter(Scaled((layer.weight.detach() / scale).round().to(torch.int8), scale), requires_grad=False)
+    return model
+
+
+def packed(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that PyTorch will have it elsewhere
+        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+
+
+@pytest.mark.parametrize("quantised", [scaled, packed])
+def test_weights_in_parts(client, quantised):
+    """They are in no parameter as it is, and count all the same."""
+    mine, same, other = (models()[1] for _ in range(3))
+    with torch.no_grad():
+        other.model.layers[1].mlp.up_proj.weight[3] *= 1.5
+    mine, same, other = map(quantised, (mine, same, other))
+    assert fingerprint(mine) == fingerprint(same) != fingerprint(other)
+    with torch.no_grad(), BanyanCache(mine, client, "book") as cache:
+        mine(prompt(), past_key_values=cache)
+        with pytest.raises(Refused, match="other weights"):
+            BanyanCache(other, client, "book")
+        if quantised is scaled:
+            mine.model.layers[1].mlp.up_proj.weight.scale[3] *= 1.5
+            with pytest.raises(Refused, match=CHANGED):
+                mine(prompt(1, 1), past_key_values=cache)
 
 
 def test_a_look_costs_nothing(monkeypatch):

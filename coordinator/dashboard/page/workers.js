@@ -53,7 +53,8 @@ export function workers(parent, page) {
         row.element = h('tr', {}, row.cells);
         row.used = h('i');
         row.cold = h('i', {class: 'cold'});
-        row.bar = h('span', {class: 'bar', 'aria-hidden': 'true'}, row.used, row.cold);
+        row.reserved = h('i', {class: 'reserved'});
+        row.bar = h('span', {class: 'bar', 'aria-hidden': 'true'}, row.reserved, row.used, row.cold);
         row.memory = h('span');
         row.cells[3].append(h('span', {class: 'cell-bar'}, row.memory, row.bar));
         return row;
@@ -73,8 +74,10 @@ export function workers(parent, page) {
         setText(row.memory, `${bytes(w.used_bytes)} of ${bytes(w.capacity_bytes)}`);
         if (row.width !== share(w.used_bytes)) row.used.style.width = row.width = share(w.used_bytes);
         if (row.coldWidth !== share(w.cold_bytes)) row.cold.style.width = row.coldWidth = share(w.cold_bytes);
-        setAttribute(row.bar, 'class', w.used_bytes > 0.95 * w.capacity_bytes ? 'bar full' : 'bar');
-        setAttribute(row.cells[3], 'title', w.cold_bytes ? `${bytes(w.cold_bytes)} of it on disk only` : null);
+        const taken = w.used_bytes + w.reserved_bytes;
+        if (row.reservedWidth !== share(taken)) row.reserved.style.width = row.reservedWidth = share(taken);
+        setAttribute(row.bar, 'class', taken > 0.95 * w.capacity_bytes ? 'bar full' : 'bar');
+        setAttribute(row.cells[3], 'title', `${bytes(w.reserved_bytes)} reserved, ${bytes(Math.max(0, w.capacity_bytes - taken))} free${w.cold_bytes ? `; ${bytes(w.cold_bytes)} on disk only` : ''}`);
         setAttribute(row.cells[11], 'title', w.no_device ? `On its processor: ${w.no_device}` : null);
         setAttribute(row.cells[0], 'title', `${w.endpoint} · ${w.version} · ${count(w.threads)} threads`);
     }

@@ -11,7 +11,8 @@ static void every_edge_was_taken(void **state)
             sim_edges_missing(&coordinator_visit_machine) + sim_edges_missing(&coordinator_session_machine) +
             sim_edges_missing(&coordinator_item_machine) + sim_edges_missing(&coordinator_repair_machine) +
             sim_edges_missing(&coordinator_move_machine) + sim_edges_missing(&coordinator_check_machine) +
-            sim_edges_missing(&coordinator_copy_machine) + sim_edges_missing(&coordinator_report_machine),
+            sim_edges_missing(&coordinator_copy_machine) + sim_edges_missing(&coordinator_report_machine) +
+            sim_edges_missing(&coordinator_regain_machine),
         0);
 }
 

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "coordinator/check/regain.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"

@@ -431,16 +431,148 @@ static void the_coordinator_ends_meanwhile(void **state)
     }
 }
 
+// ---- lost chunks (coordinator/check/regain.h) ------------------------------------------------------------
+
+// The victim is away, its copies are removed, and of chunk 1 the other one is wrong.
+static void lose(struct sim_cluster *cluster, struct sim_worker *victim, uint64_t session)
+{
+    away(cluster, victim, session);
+    assert_true(sim_worker_flip_chunk(not_of(cluster, victim), kept_of(cluster, session)->layout.chunks[1].id,
+                                      0, 5, 22));
+    struct sim_call *call = sealed_scrub(cluster, session);
+    assert_int_equal(call->lost, 1);
+    ENDS(COMMON_DATA_LOSS, sim_read(cluster->client, session, 0, TOKENS - 1, 1));
+    READS(cluster, session, 16, 16);
+}
+
+static void what_was_lost_comes_back(void **state)
+{
+    (void)state;
+    for (uint32_t which = 0; which < 2; which++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = sealed_of(cluster, 2);
+        struct sim_worker *victim = cluster->workers[which];
+        lose(cluster, victim, session);
+        back(cluster, victim);
+        wait_whole(cluster, session);
+        all_are_right(cluster, session, TOKENS);
+        SHOWS(regain, "comparing", "waiting");
+        SHOWS(regain, "waiting", "storing");
+        SHOWS(regain, "storing", "telling");
+        SHOWS(regain, "telling", "over");
+        sim_worker_kill(not_of(cluster, victim));
+        READS(cluster, session, TOKENS, TOKENS);
+        sim_cluster_free(cluster);
+    }
+}
+
+// The store has that it is lost, and the next coordinator finds both.
+static void what_was_lost_comes_back_to_another_coordinator(void **state)
+{
+    (void)state;
+    for (uint32_t moment = 0; moment < 60; moment++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = sealed_of(cluster, 2);
+        struct sim_worker *victim = cluster->workers[moment % 2];
+        lose(cluster, victim, session);
+        sim_net_mend(cluster->loop, victim->loop);
+        sim_advance(moment * 10 * COMMON_NS_PER_MS);
+        sim_coordinator_kill(cluster);
+        restart(cluster);
+        assert_true(sim_wait_active(cluster, 2));
+        wait_whole(cluster, session);
+        all_are_right(cluster, session, TOKENS);
+        sim_cluster_free(cluster);
+    }
+}
+
+static void what_was_lost_comes_back_wrong(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = sealed_of(cluster, 2);
+    struct sim_worker *victim = cluster->workers[1];
+    lose(cluster, victim, session);
+    assert_true(sim_worker_flip_chunk(victim, kept_of(cluster, session)->layout.chunks[1].id, 0, 5, 22));
+    back(cluster, victim);
+    sim_advance(5 * SECOND);
+    SHOWS(regain, "comparing", "over");
+    ENDS(COMMON_DATA_LOSS, sim_read(cluster->client, session, 0, TOKENS - 1, 1));
+    READS(cluster, session, 16, 16);
+    OK(sim_truncate(cluster->client, session, 16));
+    wait_whole(cluster, session);
+    sim_cluster_free(cluster);
+}
+
+static void the_store_refuses_what_was_lost(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = sealed_of(cluster, 2);
+    struct sim_worker *victim = cluster->workers[1];
+    lose(cluster, victim, session);
+    sim_serve_rule(victim->loop, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_HOLD});
+    back(cluster, victim);
+    sim_advance(SECOND);
+    sim_disk_fail(SIM_DISK_PATH, 100, COMMON_RESOURCE_EXHAUSTED);
+    sim_serve_rule(victim->loop, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_DO});
+    sim_serve_let_go(victim->loop);
+    sim_advance(SECOND);
+    SHOWS(regain, "storing", "over");
+    // it is not lost, as long as it may be regained
+    ENDS(COMMON_UNAVAILABLE, sim_read(cluster->client, session, 0, TOKENS - 1, 1));
+    sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+    wait_whole(cluster, session);
+    all_are_right(cluster, session, TOKENS);
+    sim_cluster_free(cluster);
+}
+
+// The session is deleted while its lost chunk waits for it.
+static void what_was_lost_is_deleted(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = sealed_of(cluster, 2);
+    struct sim_worker *victim = cluster->workers[1], *left = cluster->workers[0];
+    lose(cluster, victim, session);
+    sim_serve_rule(left->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
+    struct sim_call *read = sim_read(cluster->client, session, 0, 15, 1);
+    sim_advance(COMMON_NS_PER_MS);
+    struct sim_call *gone = sim_delete(cluster->client, session); // goes first
+    back(cluster, victim);
+    sim_advance(SECOND);
+    sim_serve_rule(left->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+    sim_serve_let_go(left->loop);
+    OK(gone);
+    sim_wait(read);
+    sim_advance(2 * SECOND);
+    SHOWS(regain, "waiting", "over");
+    assert_int_equal(worker_store_chunks(victim->worker->store), 0);
+    sim_cluster_free(cluster);
+}
+
 int hermetic_returned(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_copy_that_comes_back_counts), cmocka_unit_test(what_is_left_is_wrong),
-        cmocka_unit_test(what_comes_back_is_wrong),      cmocka_unit_test(what_is_not_sealed_is_not_kept),
-        cmocka_unit_test(an_older_worker_keeps_nothing), cmocka_unit_test(it_is_drained_meanwhile),
-        cmocka_unit_test(the_store_is_slow_meanwhile),   cmocka_unit_test(files_come_back),
-        cmocka_unit_test(a_session_was_cut_meanwhile),   cmocka_unit_test(a_session_was_deleted_meanwhile),
-        cmocka_unit_test(there_are_copies_enough),       cmocka_unit_test(they_stay_unused),
-        cmocka_unit_test(its_layout_is_refused),         cmocka_unit_test(the_coordinator_ends_meanwhile),
+        cmocka_unit_test(a_copy_that_comes_back_counts),
+        cmocka_unit_test(what_is_left_is_wrong),
+        cmocka_unit_test(what_comes_back_is_wrong),
+        cmocka_unit_test(what_is_not_sealed_is_not_kept),
+        cmocka_unit_test(an_older_worker_keeps_nothing),
+        cmocka_unit_test(it_is_drained_meanwhile),
+        cmocka_unit_test(the_store_is_slow_meanwhile),
+        cmocka_unit_test(files_come_back),
+        cmocka_unit_test(a_session_was_cut_meanwhile),
+        cmocka_unit_test(a_session_was_deleted_meanwhile),
+        cmocka_unit_test(there_are_copies_enough),
+        cmocka_unit_test(they_stay_unused),
+        cmocka_unit_test(its_layout_is_refused),
+        cmocka_unit_test(the_coordinator_ends_meanwhile),
+        cmocka_unit_test(what_was_lost_comes_back),
+        cmocka_unit_test(what_was_lost_comes_back_to_another_coordinator),
+        cmocka_unit_test(what_was_lost_comes_back_wrong),
+        cmocka_unit_test(the_store_refuses_what_was_lost),
+        cmocka_unit_test(what_was_lost_is_deleted),
     };
     return cmocka_run_group_tests_name("returned", tests, NULL, NULL);
 }

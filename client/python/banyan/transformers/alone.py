@@ -45,6 +45,11 @@ def end(cache: Any) -> bool:
     return len(_forwards.caches) < len(before)
 
 
+def is_within() -> bool:
+    """Whether this thread is in a forward of a BanyanCache's."""
+    return bool(_forwards.caches)
+
+
 @contextmanager
 def locally() -> Iterator[None]:
     """Forwards in here may use caches of Transformers'."""

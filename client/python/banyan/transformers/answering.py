@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -15,6 +16,11 @@ from .watching import Watching
 
 
 class Answering(Watching):
+    def in_turn(self) -> AbstractContextManager[None]:
+        """generate() and prefill() are in here, so that no other thread feeds anything between the comparison
+        of their text and its end."""
+        return self._turn.held("call")
+
     def begin_generating(self, model: PreTrainedModel, asked: Asked) -> None:
         """What generate() is called with is compared with what is held, before anything is fed: the model and
         the whole text.
@@ -28,6 +34,8 @@ class Answering(Watching):
         given = asked.tokens
         if self._reuse and self._steps is None and given is not None and asked.is_text:
             self._find_whole(given, asked.mask)
+        self._await_count()
+        self._put_shifts(max(1, len(self.pads) // asked.copies) if given is None else len(given))
         if self.columns and (given is None or not given.shape[1]):
             raise Refused(
                 f"generate() is given no text, and the cache holds {self.columns} tokens: give it the whole text, those included, or begin "
@@ -73,6 +81,7 @@ class Answering(Watching):
     def end_generating(self, failed: bool) -> None:
         """Of a call that an error has ended it is noted with how many tokens it began: the same call goes on
         there."""
+        self._counted_now()
         if not failed:
             self._retry = None
 

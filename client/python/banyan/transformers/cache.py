@@ -21,10 +21,12 @@ from .generate import watch_generate
 from .layers import Layer, check_keywords, scale_of, sinks_of
 from .leftover import leave
 from .masks import Mask
-from .positions import go_on
+from .positions import SHIFTED, go_on
 from .refused import Refused
+from .state import BUSY
 from .steps import Gate, Steps
 from .tags import Tag
+from .turns import Turn
 from .watching import KV_TYPES
 
 # Seconds without use after which a session without a name goes, for processes that end without a word.
@@ -92,6 +94,7 @@ class BanyanCache(Answering):
         """An update: the first of a forward puts right what an interrupted one has left."""
         if self._refused is not None:
             raise self._refused
+        self._turn.check()
         self._begin(keys.shape[0])
         begun = self._open and not (self._part and (index in self._done or not self._done))
         if not begun and (model := self._model and self._model()) is not None and self._steps and self._steps.gate is None:
@@ -133,7 +136,10 @@ class BanyanCache(Answering):
         assert self._steps is not None
         if not self._done:
             self._take_pads(mask)
-            self._counting = go_on(self._counted if self.columns else None, self._positions, self.columns, query.shape[2], self.pads)
+            self._counting = go_on(
+                self._counted if self.columns else None, self._positions, self.columns, query.shape[2], self.pads,
+                self._shifts_now(query.shape[0]),
+            )  # fmt: skip
             self._dirty = True
             self._note_tokens(query.shape[0], query.shape[2], tag.keys)
         try:
@@ -173,7 +179,13 @@ class BanyanCache(Answering):
             self._check_not_again(codes)
         assert self._steps is not None and self._counting is not None
         self._held().put(self.columns, codes)
-        self._steps.put_tokens(codes, tokens.Stamp(self._mark, self._form, self._counting.kind(self.pads)))
+        shifts = self._shifts_now(batch)
+        kind = SHIFTED if shifts else self._counting.kind(self.pads)
+        self._steps.put_tokens(codes, tokens.Stamp(self._mark, self._form, kind, tuple(shifts)))
+
+    def _shifts_now(self, batch: int) -> list[int]:
+        """Of the forward under way."""
+        return self._kept.shifts(batch) if self._kept else []
 
     def _take_pads(self, mask: Mask) -> None:
         if mask.q_offset != self.columns:
@@ -193,13 +205,15 @@ class BanyanCache(Answering):
     def fork(self, name: str | None = None) -> BanyanCache:
         """Another cache that begins with what this one holds: n answers to one document, which is held
         once."""
+        self._turn.check()
         self._check_open()
         self._check_ended()
         self._look()
         other = object.__new__(BanyanCache)
         other.__dict__.update(
             self.__dict__, name=name, _named=name is not None, pads=list(self.pads), _done=set(), _dirty=False, _open=False, _began=None,
-            _hooks=[], _forms=[], _sinks={}, _steps=None, _text=self._text and self._text.select(list(range(len(self.pads)))),
+            _hooks=[], _forms=[], _sinks={}, _steps=None, _turn=Turn(BUSY), _prepared=False,
+            _text=self._text and self._text.select(list(range(len(self.pads)))),
         )  # fmt: skip
         other.layers = copy.deepcopy(self.layers, {id(self): other})
         if (model := self._model and self._model()) is not None:
@@ -222,7 +236,10 @@ class BanyanCache(Answering):
         self.put_right()
         self._held().reserve(columns)
         other = object.__new__(BanyanCache)
-        other.__dict__.update(self.__dict__, _named=True, pads=list(self.pads), _done=set(), _dirty=False, _fed=None, _hooks=[], _forms=[])
+        other.__dict__.update(
+            self.__dict__, _named=True, pads=list(self.pads), _done=set(), _dirty=False, _fed=None, _hooks=[], _forms=[],
+            _turn=Turn(BUSY), _prepared=False,
+        )  # fmt: skip
         other.layers = copy.deepcopy(self.layers, {id(self): other})
         other._steps = Steps(self.client, list(self._steps.sessions), self._kv_type)
         if (model := self._model and self._model()) is not None:
@@ -270,6 +287,12 @@ class BanyanCache(Answering):
 
     def __deepcopy__(self, memo: Any) -> BanyanCache:
         return self.fork()
+
+    def __reduce__(self) -> Any:
+        raise Refused(
+            "a cache cannot be pickled, since its keys are in the cluster: give it a session's name, and make a "
+            "BanyanCache(model, client, session=NAME) in the other process"
+        )
 
     def __copy__(self) -> BanyanCache:
         raise Refused("two caches cannot share their sessions: use fork()")

@@ -17,6 +17,8 @@ def feed(
     more = _beside(model, attention_mask, at, until)
     if not positions:
         more.pop("position_ids", None)
+    if "position_ids" in more and cache.shifts:
+        more["position_ids"] = more["position_ids"] + torch.tensor(cache.shifts, device=more["position_ids"].device)[:, None]
     return model(input_ids=input_ids[:, at:until], past_key_values=cache, use_cache=True, **more)
 
 

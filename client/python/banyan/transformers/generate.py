@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -52,6 +52,8 @@ def _is_text(x: Any) -> bool:
 
 class Generating(Protocol):
     """A cache that must be asked."""
+
+    def in_turn(self) -> AbstractContextManager[None]: ...
 
     def begin_generating(self, model: Any, asked: Asked) -> None: ...
 
@@ -111,7 +113,7 @@ def watch_generate() -> None:
             keywords["use_cache"] = True  # the checkpoint's default: a caller that gives a cache expects it to be used
         if asked.of("token_healing"):
             raise Refused("token_healing changes the text after it was compared with the session: heal it before, and give the result")
-        with _noted(cache, self, asked):
+        with cache.in_turn(), _noted(cache, self, asked):
             cache.begin_generating(self, asked)
             return generate(self, inputs, *arguments, **keywords)
 

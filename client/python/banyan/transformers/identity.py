@@ -5,7 +5,9 @@ Both are in every token's row of the session's last layer (tokens.py). They depe
 no path; on a dtype only where it rounds: a bfloat16 checkpoint has the same fingerprint loaded as float32, a
 float32 checkpoint loaded as bfloat16 another one, since keys and values differ then too.
 
-Every element of every weight counts, and of adapters (PEFT) those that are active, with their scaling. A
+Every element of every weight counts, also of weights in parts (quantised ones: a class of tensors that says
+of which tensors it is made, or a module that saves more than its parameters and buffers), and of adapters
+(PEFT) those that are active, with their scaling. A
 tensor is read once and again when it has changed: when it is another one, lies elsewhere, or PyTorch has
 counted a write to it. Writes through
 `.data` are not counted: before each generate() a row and a column of each weight are looked at as well, which
@@ -23,6 +25,7 @@ import torch
 
 from .. import marks
 from ..marks import difference
+from .refused import Refused
 from .text import weights, words_of
 
 __all__ = ["Identity", "difference", "fingerprint", "identity_of"]
@@ -79,7 +82,7 @@ def _state(x: Any) -> tuple[int, int]:
     """Changes with a write that PyTorch counts."""
     try:
         return x.data_ptr(), 0 if x.is_inference() else x._version
-    except RuntimeError:  # a kind of tensor that has no memory of its own
+    except (AttributeError, RuntimeError):  # a kind of tensor that has no memory of its own
         return 0, 0
 
 
@@ -107,6 +110,18 @@ class _Adapters(NamedTuple):
     def counts(self, name: str) -> bool:
         """Whether the weights of this adapter decide what is computed."""
         return bool(self.for_sequences) or (not self.disabled and name in self.active)
+
+
+def _check_served(modules: list[Any], adapters: list[_Adapters]) -> None:
+    """That no adapter is active that decides by each forward alone what it does."""
+    for module, mine in zip(modules, adapters):
+        for name, variant in getattr(module, "lora_variant", {}).items():
+            if mine.counts(name) and type(variant).__name__.startswith("ALora"):
+                raise Refused(
+                    f"adapter {name!r} is an activated LoRA (alora_invocation_tokens): it looks for its invocation tokens in what each "
+                    "forward is given, so that a forward behind others gives something else than one over the whole text. Use another "
+                    "adapter, or disable_adapter_layers()"
+                )
 
 
 def _real(module: Any, name: str, x: torch.Tensor) -> Any:
@@ -167,6 +182,7 @@ class Identity:
         self._modules = [(m._modules, list(m._modules.values())) for m in model.modules() if m._modules]
         self._adapted = [m for m in model.modules() if hasattr(m, "_active_adapter")]
         adapters = [_Adapters.of(m) for m in self._adapted]
+        _check_served(self._adapted, adapters)
         if [a.merged for a in adapters] != [a.merged for a in self._adapters]:
             self._read = {}  # merging writes through .data
         self._adapters, self._seen = adapters, []
@@ -180,6 +196,7 @@ class Identity:
         if unread:
             # Of a kind that cannot be read: then what the model is called has to do.
             parts.append(repr((getattr(model.config, "_name_or_path", ""), getattr(model.config, "_commit_hash", None))).encode())
+        parts += _saved_beside(model)
         parts += self._hashes({name: seen for name, seen in sorted(tensors.items()) if _is_plain(seen.tensor)})
         return marks.together(self._config, marks.digest(parts, marks.WEIGHTS_BITS))
 
@@ -243,7 +260,56 @@ def _tensors(model: Any, adapters: dict[int, _Adapters]) -> Iterator[tuple[str, 
                 else:
                     owner_now = owner
                 full = f"{path}.{name}" if path else name
-                yield full.replace(".base_layer.", "."), _Seen(owner_now, name, real, *_state(real)), readable
+                inner = _inner(owner_now, name, real) if isinstance(real, torch.Tensor) else None
+                full = full.replace(".base_layer.", ".")
+                yield full, _Seen(owner_now, name, real, *_state(real)), readable or inner is not None
+                for part, seen in inner or ():
+                    yield f"{full}.{part}", seen, True
+
+
+def _inner(owner: dict[str, Any], name: str, x: torch.Tensor) -> list[tuple[str, _Seen]] | None:
+    """The plain tensors that a tensor of another class is made of; None: it is plain, or does not say."""
+    if _is_plain(x) or not hasattr(x, "__tensor_flatten__"):
+        return None
+    found: list[tuple[str, _Seen]] = []
+    for attribute in x.__tensor_flatten__()[0]:
+        part, holder = getattr(x, attribute), vars(x)
+        seen = _Seen(holder if attribute in holder else {attribute: part}, attribute, part, *_state(part))
+        more = _inner(seen.owner, attribute, part)
+        if more is None and not (_is_plain(part) or part.numel() == 0):
+            return None
+        found += [(attribute, seen)] if more is None else [(f"{attribute}.{inside}", one) for inside, one in more]
+    return found
+
+
+def _saved_beside(model: Any) -> list[bytes]:
+    """What modules save beside their parameters and buffers: weights that are packed for a library."""
+    parts: list[bytes] = []
+    for path, module in model.named_modules():
+        kind = type(module)
+        if kind._save_to_state_dict is torch.nn.Module._save_to_state_dict and kind.get_extra_state is torch.nn.Module.get_extra_state:
+            continue
+        saved: dict[str, Any] = {}
+        try:
+            module._save_to_state_dict(saved, "", True)
+        except Exception:  # a module that cannot be saved
+            continue
+        for name, value in sorted(saved.items()):
+            if name not in module._parameters and name not in module._buffers:
+                parts.append(f"{path}.{name} {_said(value)}".encode())
+    return parts
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        x = value.detach()
+        x = x.dequantize() if x.is_quantized else x
+        return f"{list(x.shape)} {_hash(x):x}" if type(x) in (torch.Tensor, torch.nn.Parameter) and not x.is_meta else repr(type(x))
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_said(x)}" for key, x in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_said, value)) + "]"
+    return repr(value) if isinstance(value, (str, int, float, bool, bytes, torch.dtype, type(None))) else repr(type(value))
 
 
 _identities: weakref.WeakKeyDictionary[Any, Identity] = weakref.WeakKeyDictionary()

@@ -14,7 +14,7 @@ from . import identity
 from .held import Held
 from .leftover import watch
 from .lengths import SHORT
-from .positions import TOKENS, Counted
+from .positions import SHIFTED, TOKENS, Counted
 from .refused import NotThisModels, Refused
 from .spec import spec_of
 from .steps import Steps
@@ -102,7 +102,11 @@ class Opened(Held):
         self.pads = [min(pads[i] - least, self.columns) if i in pads else self.columns for i in range(len(sessions))]
         self._dirty = any(n > self.columns - pad for info, pad in zip(infos, self.pads) for n in info.layer_lengths)
         last = [self._steps.said(sessions[i], self.columns - self.pads[i] - 1, 1) for i in begun if self.columns > self.pads[i]]
-        self._counted = Counted.of(max((int(one.counts) for one in last), default=TOKENS), self.pads)
+        kind = max((int(one.counts) for one in last), default=TOKENS)
+        self._counted = Counted.of(kind, self.pads)
+        if kind == SHIFTED and len(last) == len(sessions) and all(self.columns - pad > 1 for pad in self.pads):
+            self._shifts = [one.shift() for one in last]
+            self._counted = Counted(tuple(shift - pad for shift, pad in zip(self._shifts, self.pads)))
         self._unchecked = self.columns > 0
         if self._plan:
             self._check_model()

@@ -5,6 +5,7 @@
     TOKENS     c - p    generate() gives these
     COLUMNS    c        most models count so by themselves, where they are given no position_ids
     OTHER      what else a caller gives
+    SHIFTED    as the model counts behind images: its columns and a shift (kept.py)
 
 No single forward could be given a text whose parts were counted in different ways: rotary embeddings would
 see distances between its tokens that it does not have. The way is kept beside each token (tokens.py), for
@@ -24,7 +25,7 @@ from .blocks import answer_of
 from .layers import evaluating
 from .refused import Refused
 
-TOKENS, COLUMNS, OTHER = range(3)
+TOKENS, COLUMNS, OTHER, SHIFTED = range(4)
 
 _known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
@@ -43,7 +44,7 @@ class Counted(NamedTuple):
     @staticmethod
     def of(kind: int, pads: list[int]) -> Counted | None:
         """Of a session that says so; None: it is not known."""
-        if kind == OTHER:
+        if kind in (OTHER, SHIFTED):
             return None
         return Counted(tuple(-pad if kind == TOKENS else 0 for pad in pads))
 
@@ -59,18 +60,25 @@ class Counted(NamedTuple):
 
 def given_to(model: Any, keywords: dict[str, Any], pads: list[int]) -> Any:
     """The position_ids of a forward; COLUMNS or TOKENS if it has none and the model counts so by itself."""
-    positions = keywords.get("position_ids")
+    positions, mask = keywords.get("position_ids"), keywords.get("attention_mask")
     if isinstance(positions, torch.Tensor):
+        if mask is None and positions.dim() == 2 and bool((positions.diff(dim=1) != 1).any()):
+            raise Refused(
+                "position_ids that do not go on one by one, without attention_mask: Transformers takes that for several texts that are "
+                "packed into one and do not see each other. Give the texts as a batch; or, where one text has such positions, "
+                "attention_mask=torch.ones_like(input_ids)"
+            )
         return positions
-    mask = keywords.get("attention_mask")
     padded = any(pads) or (isinstance(mask, torch.Tensor) and mask.dim() == 2 and not bool(mask.all()))
     return TOKENS if padded and _leaves_padding_out(model) else COLUMNS
 
 
-def go_on(held: Counted | None, given: Any, columns: int, rows: int, pads: list[int]) -> Counted:
+def go_on(held: Counted | None, given: Any, columns: int, rows: int, pads: list[int], shifts: list[int]) -> Counted:
     """Of a batch that gets so many rows behind its columns. Refused if they are counted otherwise."""
-    if isinstance(given, torch.Tensor) and (given.dim() > 2 or given.shape[-1] != rows):
-        return Counted(tuple(-pad for pad in pads))  # of several axes: these are the model's own affair
+    several = isinstance(given, torch.Tensor) and (given.dim() > 2 or given.shape[-1] != rows)
+    if several or (shifts and not isinstance(given, torch.Tensor)):
+        # Of several axes: these are the model's own affair.
+        return Counted(tuple(shift - pad for shift, pad in zip(shifts or [0] * len(pads), pads)))
     mine = None  # of each token its position less its column
     if isinstance(given, torch.Tensor) and rows:
         mine = given.reshape(-1, rows).cpu() - torch.arange(columns, columns + rows)

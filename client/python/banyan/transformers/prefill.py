@@ -13,6 +13,7 @@ import torch
 from . import wave
 from .cache import BanyanCache
 from .feeding import feed as feed_part
+from .kept import not_text
 from .refused import Refused
 
 if TYPE_CHECKING:
@@ -42,8 +43,16 @@ def prefill(
     """
     if block < 1:
         raise ValueError(f"prefill: blocks of {block} tokens")
-    _check_text_alone(model, input_ids)
-    cache.begin_filling(model, input_ids, attention_mask)
+    with cache.in_turn():
+        cache.begin_filling(model, input_ids, attention_mask)
+        _check_text_alone(model, input_ids[:, cache.get_seq_length() :])
+        return _fill(model, input_ids, cache, attention_mask, block, progress, overlap)
+
+
+def _fill(
+    model: PreTrainedModel, input_ids: torch.Tensor, cache: BanyanCache, attention_mask: torch.Tensor | None, block: int,
+    progress: bool | None, overlap: bool,
+) -> int:  # fmt: skip
     begin, end = cache.get_seq_length(), input_ids.shape[1] - 1
     if begin >= end:
         return 0
@@ -72,14 +81,9 @@ def prefill(
     return end - begin
 
 
-# Of configurations: tokens that stand for what is not text.
-_NOT_TEXT = ("image_token_id", "image_token_index", "video_token_id", "video_token_index", "audio_token_id", "audio_token_index")
-
-
 def _check_text_alone(model: PreTrainedModel, input_ids: torch.Tensor) -> None:
-    for name in _NOT_TEXT:
-        token = getattr(model.config, name, None)
-        if isinstance(token, int) and bool((input_ids == token).any()):
+    for name, token in not_text(model.config).items():
+        if bool((input_ids == token).any()):
             raise Refused(
                 f"input_ids hold {token}, this model's {name}: prefill feeds tokens alone, without the images or sound that belong there. "
                 "Call the model, or generate(), with all its inputs"

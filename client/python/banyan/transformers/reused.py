@@ -20,12 +20,12 @@ from .refused import NotThisModels, Refused
 from .steps import Steps
 from .text import Text
 
-_CHUNK = 256  # tokens, the service's own choice
+_CHUNK = 256  # tokens, where a specification has no number
 
 
 class Reused(Opened):
     def _check_reusable(self) -> None:
-        """What cannot be reused is refused when the cache is made, before anything is computed."""
+        """Refuses what cannot be reused, before anything is computed."""
         if local := self._local():
             raise Refused(
                 f"reuse=True: layers {list(local)[:4]} of this model have a state of their own (linear attention, convolutions), which no "

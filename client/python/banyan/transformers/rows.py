@@ -56,7 +56,7 @@ class RowCall:
 
     def tokens(self, ids: list[list[int]], stamp: tokens.Stamp, pads: list[int], firsts: list[int]) -> None:
         """The next call brings these: [batch, 1]."""
-        self._digits.put(ids, stamp, pads)
+        self._digits.put(ids, stamp, pads, firsts)
         word = self._n * _ITEM
         for first in firsts:
             self._words[word + _FIRST] = first

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..client import Client, Session
 from .blocks import Ways
 from .faces import faces, stateful
 from .generate import running
+from .kept import Kept
 from .layers import Layer
 from .lengths import SHORT, Lengths
 from .limits import Limits
@@ -21,6 +23,9 @@ from .refused import Refused
 from .steps import Steps
 from .tags import uncompiled
 from .text import Text
+from .turns import Turn
+
+BUSY = "this cache: one thread at a time uses it. Give each thread a cache.fork(), or a cache of its own"
 
 
 class State(Cache):
@@ -57,6 +62,12 @@ class State(Cache):
         self._lengths: Lengths | None = None
         self._limits: Limits | None = None
         self._ways = Ways()  # in which tokens may be fed behind others
+        self._kept: Kept | None = None
+        self._states: list[torch.Tensor | None] = []  # that the model keeps in its modules, as they were behind this text
+        self._shifts: list[int] = []  # of positions, of each sequence; []: none
+        self._meeting = threading.Lock()  # held while the model is looked at for this cache
+        self._prepared = False  # generate() counts positions, and its first forward is yet to come
+        self._turn = Turn(BUSY)
         self._most = 0  # tokens beyond which the model's window is known to Transformers' cache alone; 0: no such window
         self._goal = 0  # positions of the whole text of which a block is fed
         self._closed = False
@@ -94,6 +105,16 @@ class State(Cache):
     def has_local_layers(self) -> bool:
         """Whether layers of the model keep their state here, not in the service."""
         return bool(self._local())
+
+    @property
+    def shares_modules(self) -> bool:
+        """Whether the model keeps a part of a text in its modules, one for all caches."""
+        return bool(self._kept)
+
+    @property
+    def shifts(self) -> list[int]:
+        """Of each sequence, by how much images have shifted its positions; []: there is none."""
+        return self._shifts
 
     @uncompiled
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -139,7 +160,10 @@ class State(Cache):
                 raise Refused(
                     f"layer {i} has a state of its own, which cannot go back: begin again with cache.reset(), or fork() beforehand"
                 )
+        self._turn.check()
         columns = max(0, self.columns + tokens_to_remove)
+        if columns == 0:
+            self._shifts = []
         if tokens_to_remove:
             self._cut(columns)
         for layer in self._local().values():
@@ -159,11 +183,13 @@ class State(Cache):
             self._counted = None
 
     def reset(self) -> None:
+        self._turn.check()
         self._cut(0)
         for layer in self._local().values():
             layer.reset()
         self.columns, self._done, self._dirty, self._open, self.pads = 0, set(), False, False, [0] * len(self.pads)
         self._form, self._unchecked, self._retry, self._began, self._counted = SHORT, False, None, None, None
+        self._states, self._shifts = [], []
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Sequence i goes on from what sequence beam_idx[i] is now: by forks, which share all full chunks."""
@@ -181,6 +207,7 @@ class State(Cache):
         take their place."""
         if self._steps is None or sources == list(range(len(self.pads))):
             return
+        self._turn.check()
         if self._named:
             self._look()
             self._steps.replace([self._steps.sessions[i].fork(self.columns - self.pads[i]) for i in sources])
@@ -190,6 +217,8 @@ class State(Cache):
         for layer in self._local().values():
             layer.reorder_cache(torch.tensor(sources))
         self.pads = [self.pads[i] for i in sources]
+        self._states = [x if x is None else x[sources] for x in self._states]
+        self._shifts = self._shifts and [self._shifts[i] for i in sources]
         self._counted = self._counted and self._counted.select(sources)
         if self._text is not None:
             self._text = self._text.select(sources)

@@ -254,7 +254,7 @@ class Steps:
         if self._tokens is None:
             return None
         (codes, stamp), self._tokens = self._tokens, None
-        put = values(codes, stamp, pads, _TYPES[self._kv_type])
+        put = values(codes, stamp, pads, _TYPES[self._kv_type], columns)
         if rows > 1 and (2 * put[0].nbytes > _APPEND_MAX or self.gate is not None):
             self._attach(layer_of(self.sessions[0].spec), columns, pads, put, put)
             return None

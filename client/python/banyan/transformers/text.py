@@ -76,9 +76,11 @@ class Text:
     """The numbers of a batch, [batch, columns], padding included; how many of the columns count is said by
     the cache."""
 
+    @torch.inference_mode(False)  # what is made in that mode could not be written to outside of it
     def __init__(self, batch: int, columns: int = 64) -> None:
         self._codes = torch.zeros((batch, columns), dtype=torch.int64)
 
+    @torch.inference_mode(False)
     def reserve(self, columns: int) -> None:
         """So that put() up to there may be called by several threads."""
         batch, room = self._codes.shape
@@ -101,6 +103,7 @@ class Text:
     def all(self, columns: int) -> torch.Tensor:
         return self._codes[:, :columns]
 
+    @torch.inference_mode(False)
     def select(self, sources: list[int]) -> Text:
         other = object.__new__(Text)
         other._codes = self._codes[sources]

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from . import alone, identity
+from . import alone, identity, text
 from .blocks import ways_of
 from .faces import windows_of_caches
 from .formed import Formed
+from .generate import running
+from .kept import Kept, is_looking, looking, not_text
 from .layers import run_probe
 from .lengths import Lengths
 from .limits import Limits
@@ -23,6 +25,10 @@ from .tags import uncompiled
 KV_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
+# Arguments with a value for each token that is fed.
+_OF_TOKENS = ("input_ids", "position_ids", "token_type_ids", "mm_token_type_ids")
+
+
 class Watching(Formed):
     def _await_model(self) -> None:
         here = weakref.ref(self)
@@ -30,12 +36,17 @@ class Watching(Formed):
         @uncompiled
         def hook(module: torch.nn.Module, arguments: Any) -> None:
             cache = here()
-            if cache is not None and cache._is_awaited(module):
+            # The forward may be another cache's, also in another thread, where a look would be in the way.
+            if cache is not None and cache._is_awaited(module) and not alone.is_within() and not is_looking():
+                if not cache._meeting.acquire(blocking=False):
+                    return
                 try:
-                    cache._meet(module)
-                except NotThisModels as refused:  # of the session; and this forward may be another cache's
+                    cache._meet_now(module)
+                except NotThisModels as refused:  # of the session
                     cache._refused = refused
                     return
+                finally:
+                    cache._meeting.release()
                 cache._within = True
                 cache._await_tokens(module)
 
@@ -45,6 +56,11 @@ class Watching(Formed):
         return not self._plan and isinstance(module, PreTrainedModel) and module.config is self._config
 
     def _meet(self, model: Any) -> None:
+        with self._meeting:
+            if self._is_awaited(model):  # and no other thread has met it
+                self._meet_now(model)
+
+    def _meet_now(self, model: Any) -> None:
         self._drop_hooks()
         kv_type = self._kv_type
         try:
@@ -87,7 +103,7 @@ class Watching(Formed):
 
     def _begin_part(self, model: Any, rows: int) -> None:
         """Of a forward that shows at its first attention: of a model in this one, or by forward()."""
-        if self._local() or self._lengths or (self.columns and (self._limits or self._ways.positions)):
+        if self._local() or self._lengths or self._kept or (self.columns and (self._limits or self._ways.positions)):
             raise Refused(
                 "a part of the model was called with this cache, or its forward(): what this model needs beside attention (states of its "
                 "own, frequencies or positions that depend on the text) is seen to where the model itself is called. Call that, and give "
@@ -100,6 +116,7 @@ class Watching(Formed):
         if self._part:
             self._open, self._part = False, False
             alone.end(self)
+            self._leave()
 
     def _drop_hooks(self) -> None:
         for hook in self._hooks:
@@ -109,6 +126,10 @@ class Watching(Formed):
         alone.end(self)
 
     def _look_at(self, model: PreTrainedModel) -> None:
+        with looking(model):
+            self._look_within(model)
+
+    def _look_within(self, model: PreTrainedModel) -> None:
         self._plan, types, self._modules = run_probe(model)
         if self._kv_type is None:
             self._types, dtype = types, types[0]
@@ -117,7 +138,7 @@ class Watching(Formed):
             self._kv_type = KV_TYPES[dtype]
         self._note_dropouts(model)
         self._mark = identity.fingerprint(model)
-        self._lengths, self._limits, self._ways = Lengths(model), Limits(model), ways_of(model)
+        self._lengths, self._limits, self._ways, self._kept = Lengths(model), Limits(model), ways_of(model), Kept(model)
         windows = windows_of_caches(model.config.get_text_config(decoder=True))
         hidden = [windows[i] for i, layer in self._plan.items() if windows[i] and not (layer.rule.window or layer.rule.chunk)]
         self._most = min(hidden, default=0)
@@ -137,12 +158,15 @@ class Watching(Formed):
                 return None
             alone.end(cache)
             if keywords.get("past_key_values") is cache:
+                cache._take()
                 cache._part, cache._within, cache._fed = False, False, None
+                cut = cache._without_held(keywords)
+                keywords = cut or keywords
                 fed = _fed(arguments, keywords)
                 if fed is None:
                     return None  # its first layer of attention shows how many tokens there are
                 cache._begin_forward(module, keywords, fed)
-                return cache._with_positions(arguments, keywords, fed)
+                return cache._with_positions(arguments, keywords, fed) or (cut and (arguments, cut))
             given = cache._taken_back(module, keywords)
             if given is not None:
                 cache._begin_forward(module, given, given["input_ids"])
@@ -159,8 +183,10 @@ class Watching(Formed):
         def over(module: torch.nn.Module, arguments: Any, keywords: Any, *output: Any) -> None:
             cache = here() if output else None  # a single value is the output
             begun = alone.end(cache)  # else it was refused
-            if begun and cache is not None and keywords.get("past_key_values") is cache:
-                cache._take_back()
+            if cache is not None and keywords.get("past_key_values") is cache:
+                if begun:
+                    cache._take_back()
+                cache._leave()
 
         self._model = weakref.ref(model)
         self._hooks.append(model.register_forward_pre_hook(begins, with_kwargs=True))
@@ -182,6 +208,7 @@ class Watching(Formed):
 
     def _begin_forward(self, model: Any, keywords: dict[str, Any], fed: torch.Tensor | None, rows: int = 0) -> None:
         """rows: where nothing that is fed was seen."""
+        self._take()
         self._check_ended()
         if keywords.get("use_cache") is False:
             raise Refused("use_cache=False and past_key_values contradict each other: leave one of the two out")
@@ -193,8 +220,77 @@ class Watching(Formed):
         self._check_way(rows)
         self._choose_form(model, keywords, rows)
         self._positions = given_to(model, keywords, self.pads)
+        self._put_kept()
+        self._counted_now()
         self._open, self._began, self._fed = True, self.columns, fed
         alone.begin(self)
+
+    def _take(self) -> None:
+        """A forward begins."""
+        self._turn.take("forward")
+        if self._kept:
+            self._kept.turn.take("forward")
+
+    def _leave(self) -> None:
+        if self._kept:
+            self._kept.turn.leave("forward")
+        self._turn.leave("forward")
+
+    def _put_kept(self) -> None:
+        """What the model keeps in its modules is what it was behind this cache's text."""
+        if not self._kept:
+            return
+        self._kept.put_states(self._states)
+        if not self._prepared:
+            self._put_shifts(len(self.pads))
+
+    def _await_count(self) -> None:
+        """generate() counts positions before its first forward, by what the model keeps, and perhaps with new
+        images: no other text may come in between."""
+        self._prepared = True
+        if self._kept:
+            self._kept.turn.take("call")
+
+    def _counted_now(self) -> None:
+        if self._prepared and self._kept:
+            self._kept.turn.leave("call")
+        self._prepared = False
+
+    def _without_held(self, keywords: dict[str, Any]) -> dict[str, Any] | None:
+        """The arguments of a forward that generate() gives the whole text, though a part of it is held.
+
+        Transformers does so where tokens are guessed (an assistant, prompt lookup), and with its own caches
+        feeds them twice.
+        """
+        call, ids = running(), keywords.get("input_ids")
+        if not (self._prepared and self.columns and call is not None and call[0] is self and isinstance(ids, torch.Tensor)):
+            return None
+        given = call[2].tokens
+        if given is None or given.is_floating_point() or ids.shape[1] < given.shape[1]:
+            return None
+        if not torch.equal(ids[:, : self.columns].cpu(), self._all_codes()):
+            return None
+        cut: dict[str, Any] = {
+            name: x[..., self.columns :]
+            for name, x in keywords.items()
+            if name in _OF_TOKENS and isinstance(x, torch.Tensor) and x.shape[-1] == ids.shape[1]
+        }
+        return {**keywords, **cut}
+
+    def crop(self, tokens_to_remove: int) -> None:
+        columns = self.columns + tokens_to_remove
+        if self._shifts and tokens_to_remove < 0 < columns:
+            gone = self._all_codes()[:, columns:]
+            if not bool(text.is_id(gone).all()) or any(bool((gone == token).any()) for token in not_text(self._config).values()):
+                raise Refused(
+                    f"the last {-tokens_to_remove} tokens have some in them that stand for images, and positions are shifted by those: it "
+                    "is not known where the text before them had come. Begin again with cache.reset(), or fork() before the image"
+                )
+        super().crop(tokens_to_remove)
+
+    def _put_shifts(self, rows: int) -> None:
+        if self._kept:
+            self._kept.put_shifts(self._shifts[:: max(1, len(self._shifts) // max(1, rows))], self.device)
 
     def _check_evaluating(self, model: Any) -> None:
         if model.training or any((module := found()) is not None and module.training and module.p for found in self._dropouts):
@@ -267,6 +363,8 @@ class Watching(Formed):
 
     def _end_forward(self) -> None:
         self._open = self._within = False
+        if self._kept:
+            self._states, self._shifts = self._kept.states(), self._kept.shifts(len(self.pads))
         self._drop_forms()
         if self._done:
             missing = sorted(set(self._plan) - self._done)

@@ -35,7 +35,7 @@ _ALTERED = ("make_weights", "cached_rotary_positional_embedding")
 def possible(model: PreTrainedModel, cache: BanyanCache, block: int) -> bool:
     """Whether two blocks may be computed at once: nothing but the service keeps a state, of the model or of
     this thread."""
-    if cache.has_local_layers or any(0 < s.spec.forget < 2 * block for s in cache.sessions):
+    if cache.has_local_layers or cache.shares_modules or any(0 < s.spec.forget < 2 * block for s in cache.sessions):
         return False
     modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     if modes or any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):

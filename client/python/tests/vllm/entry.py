@@ -9,7 +9,7 @@ import tomllib
 
 source, target = (Path(argument) for argument in sys.argv[1:3])
 project = tomllib.loads(source.read_text())["project"]
-(target / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+(target / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
 groups = project.get("entry-points", {})
 text = "".join(f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items()) for group, entries in groups.items())
 (target / "entry_points.txt").write_text(text)
