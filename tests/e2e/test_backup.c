@@ -164,7 +164,7 @@ static void a_backup_is_restored(void **state)
     OK(banyan_session_truncate(cut.session, 50, ERR));
     OK(banyan_session_delete(gone.session, ERR));
     make(client, &later, 70, "later");
-    support_fill(grown.session, &grown.context, 40, 10); // within a chunk that it has
+    support_fill(grown.session, &grown.context, 40, 7); // within a chunk that it has
 
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGTERM);
     restore(cluster, "backup", 3, "exists");
@@ -186,7 +186,7 @@ static void a_backup_is_restored(void **state)
         OK(run_step(client, &same, p, false));
     OK(run_step(client, &same, 127, true));
     OK(run_step(client, &grown, 39, false));
-    FAILS(BANYAN_OUT_OF_RANGE, NULL, run_step(client, &grown, 49, false)); // committed since
+    FAILS(BANYAN_OUT_OF_RANGE, NULL, run_step(client, &grown, 46, false)); // committed since
     struct held old = cut;
     OK(banyan_session_open(client, 0, "cut", &old.session, ERR));
     FAILS(BANYAN_UNAVAILABLE, "QUARANTINE", run_step(client, &old, 49, false)); // the truncate is not undone
