@@ -91,7 +91,7 @@ banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec
 }
 
 static banyan_code create(banyan_client *client, const banyan_spec *spec,
-                          Banyan__Pb__SessionCreateRequest *request, struct created *created,
+                          const Banyan__Pb__SessionCreateRequest *request, struct created *created,
                           banyan_error *error)
 {
     if (proto_kv_element_bytes((uint32_t)spec->kv_type) == 0)
@@ -99,21 +99,22 @@ static banyan_code create(banyan_client *client, const banyan_spec *spec,
                                 "kv_type %d is not one of BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_INT8, "
                                 "BANYAN_FP8",
                                 (int)spec->kv_type);
+    Banyan__Pb__SessionCreateRequest asked = *request;
     Banyan__Pb__Spec pb;
     void *memory;
     banyan_code code = client_spec_to_pb(spec, &pb, &memory, error);
     if (code != BANYAN_OK)
         return code;
-    request->spec = &pb;
+    asked.spec = &pb;
     *created = (struct created){.client = client, .spec = &pb};
-    code = client_draw_key(&request->key, error);
+    code = client_draw_key(&asked.key, error);
     if (code == BANYAN_OK)
-        code = client_unary(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request->base, true, 0,
+        code = client_unary(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &asked.base, true, 0,
                             take_created, created, error);
-    if (!request->name[0])
-        client_orphan_end(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request->base, code);
-    if (code == BANYAN_OK && request->floor)
-        code = take_floor(created, request->floor, error);
+    if (!asked.name[0])
+        client_orphan_end(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &asked.base, code);
+    if (code == BANYAN_OK && asked.floor)
+        code = take_floor(created, asked.floor, error);
     free(memory);
     return code;
 }

@@ -143,7 +143,7 @@ static void look_at_times(void *arg)
 {
     struct common_http_crowd *crowd = arg;
     struct seen seen;
-    struct until next[SEEN_MAX];
+    struct until next[SEEN_MAX] = {{0}};
     uint64_t now = common_clock_ns();
     look(crowd, &seen);
     for (uint32_t i = 0; i < seen.n; i++) {

@@ -246,25 +246,32 @@ static void compare_next(struct regain *r)
 
 // ---- beginning ----------------------------------------------------------------------------------
 
+// A worker that may have the chunk, where it is lost and nothing comes of it yet; NULL: none.
+static struct coordinator_worker *back_with(const struct coordinator_session *s,
+                                            const struct coordinator_chunk *chunk)
+{
+    return chunk->lost && !chunk->regaining && !chunk->moving ? coordinator_returned_holder(s, chunk) : NULL;
+}
+
 static void begin(struct coordinator_session *s)
 {
-    struct regain *r = NULL;
-    for (uint32_t i = 0; i < s->layout.n && (!r || r->n < COORDINATOR_MOVE_CHUNKS); i++) {
+    struct coordinator_worker *w = NULL;
+    uint32_t i = 0;
+    while (i < s->layout.n && !(w = back_with(s, &s->layout.chunks[i])))
+        i++;
+    if (!w)
+        return;
+    struct regain *r = coordinator_alloc(sizeof(*r));
+    *r = (struct regain){.sessions = s->sessions, .session = s->id, .w = w, .visit = w->visit};
+    w->visitors++;
+    for (; i < s->layout.n && r->n < COORDINATOR_MOVE_CHUNKS; i++) {
         struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        struct coordinator_worker *w =
-            chunk->lost && !chunk->regaining && !chunk->moving ? coordinator_returned_holder(s, chunk) : NULL;
-        if (!w || (r && r->w != w))
-            continue;
-        if (!r) {
-            r = coordinator_alloc(sizeof(*r));
-            *r = (struct regain){.sessions = s->sessions, .session = s->id, .w = w, .visit = w->visit};
-            w->visitors++;
-        }
+        if (back_with(s, chunk) != w)
+            continue; // what others have is for the next tick
         chunk->regaining = true;
         r->items[r->n++] = (struct item){.index = chunk->index, .id = chunk->id, .seal = chunk->seal};
     }
-    if (r)
-        compare_next(r);
+    compare_next(r);
 }
 
 void coordinator_regain_tick(struct coordinator_sessions *sessions)
