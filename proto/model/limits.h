@@ -122,6 +122,7 @@
     X(cluster_info_reply, limits, 64)                                                                        \
     X(cluster_info_reply, pass, 128)                                                                         \
     X(cluster_info_reply, tenant, 64)                                                                        \
+    X(cluster_info_reply, readiness, 160)                                                                    \
     X(cluster_info_reply, access, 16)                                                                        \
     X(token_create_request, name, 64)                                                                        \
     X(token_create_request, access, 16)                                                                      \

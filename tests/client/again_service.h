@@ -24,7 +24,7 @@ enum {
     DIM = 4,
     TOKENS = 16,       // of a chunk
     HELD_MAX = 128,    // requests that the service keeps
-    OPENS_MAX = 8,     // tickets that it gives; then it has had enough
+    OPENS_MAX = 16,    // tickets that it gives; then it has had enough
     AHEAD_CHUNKS = 4,  // what it has room for where a ticket asks for more
     PUTS_A_WORKER = 6, // that may be under way to one worker (client/lib/rows/peer.c)
 };

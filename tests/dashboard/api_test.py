@@ -163,7 +163,8 @@ class Api(unittest.TestCase):
         for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "[::2]", "evil.example:127.0.0.1"):
             for path in ("/api/v1/cluster", "/", "/app.js"):
                 self.assertIn(self.raw(path, host), (400, 421), (host, path))
-        self.assertEqual(self.raw("/metrics", "anything.example"), 200)  # as usual
+        for host, code in (("anything.example", 421), ("10.0.0.1", 200), (self.cluster.http, 200)):  # of a scraper: any address
+            self.assertEqual(self.raw("/metrics", host), code, host)
 
     def test_other_sites(self):
         for site, code in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):

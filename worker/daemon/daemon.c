@@ -184,8 +184,8 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "it may run on another host, as A,B. Required.",
          0, 0},
         {"name", 'n', COMMON_OPTION_STRING, &words->name, "NAME",
-         "Name, unique in the cluster. Default: HOST-0, HOST-1, ...: the first that no other worker of\n"
-         "this user has on this machine.",
+         "Name, unique in the cluster. Default: HOST-0, HOST-1, ...: the first that no other\n"
+         "worker of this user has on this machine.",
          0, 0},
         {"host", 0, COMMON_OPTION_STRING, &words->host, "NAME",
          "Name of this machine; workers with the same name are neighbours in the tree.\n"
@@ -210,7 +210,7 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
             daemon, "Not needed: clients present the coordinator's pass, always if --listen is\n"
                     "not a loopback address. With this option they need the pass on loopback\n"
                     "too, and this token in place of it opens the worker. Never an admin's\n"
-                    "token: anyone who reads it here controls the cluster."),
+                    "token: anyone who reads it here controls the cluster. Default: none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
          "Allow --listen and --edge-listen beyond loopback without TLS: all traffic can then be\n"
          "read on the network. Clients still need a pass.",
