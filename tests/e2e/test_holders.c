@@ -106,8 +106,10 @@ static void as_many_as_there_are_hosts(void **state)
 static void a_killed_holder(void **state)
 {
     (void)state;
+    static const char *const slowly[] = {"--move-rate", "1K", NULL}; // no lost copy is restored meanwhile
     for (uint32_t victim = 0; victim < 3; victim++) {
-        struct harness_cluster *cluster = support_start(&(struct harness_options){.workers = 3});
+        struct harness_cluster *cluster =
+            support_start(&(struct harness_options){.workers = 3, .coordinator_args = slowly});
         struct stepping s = {.client = support_connect(cluster, "nng+tcp"), .length = ATTACHED};
         context_init(&s.context, &spec, ROOM);
         context_random(&s.context, 0, ROOM, victim + 1);
