@@ -43,9 +43,13 @@ def lines():
 
 
 def options(text):
-    """(letter or "", name, argument or "") of each option in a --help."""
-    found = OPTION.findall(text.split("\nOptions:\n")[1])
-    assert len(found) >= 7, text
+    """(letter or "", name, argument or "") of each option in a --help, which names those of every command in a line."""
+    found = OPTION.findall(text.partition("\nOptions:\n")[2])
+    assert found, text
+    everywhere = re.findall(r"--([a-z-]+)", text.partition("\nOf every command:")[2].partition("(")[0])
+    if everywhere:
+        of_all = OPTION.findall(said("banyanctl", "--help").partition("\nOptions:\n")[2].partition("\nCommands:")[0])
+        found += [option for option in of_all if option[1] in everywhere]
     return found
 
 

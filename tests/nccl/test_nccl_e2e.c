@@ -64,7 +64,7 @@ static struct harness_cluster *start(void)
 static uint64_t carried(void)
 {
     static const char name[] = "\nbanyan_collective_frames_total ";
-    static const char get[] = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    static const char get[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     struct sockaddr_in at = {.sin_family = AF_INET,
                              .sin_port = htons(port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
