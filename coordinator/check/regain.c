@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "common/base/failpoint.h"
 #include "common/log/log.h"
 #include "common/loop/machine.h"
 #include "coordinator/check/seals.h"
@@ -108,7 +107,6 @@ static struct coordinator_chunk regained(const struct regain *r, const struct co
 
 static void told(void *arg, enum common_code code, const char *text)
 {
-    COMMON_FAILPOINT("regain_told");
     struct regain *r = arg;
     struct coordinator_session *s = coordinator_session_any(r->sessions, r->session);
     (void)text;
@@ -128,7 +126,6 @@ static void lose_again(struct coordinator_session *s, const struct coordinator_c
 
 static void stored(void *arg, enum common_code code, const char *text)
 {
-    COMMON_FAILPOINT("regain_stored");
     struct regain *r = arg;
     struct coordinator_session *s = coordinator_session_any(r->sessions, r->session);
     (void)text;
@@ -166,7 +163,6 @@ static void stored(void *arg, enum common_code code, const char *text)
 // The session is alone; what was compared may have changed since.
 static void regain_alone(void *arg, struct coordinator_session *s)
 {
-    COMMON_FAILPOINT("regain_alone");
     struct regain *r = arg;
     uint32_t kept = 0;
     for (uint32_t i = 0; s && i < r->n; i++) {
@@ -200,7 +196,6 @@ static void compare_next(struct regain *r);
 
 static void compared(void *arg, const struct proto_reply *reply)
 {
-    COMMON_FAILPOINT("regain_compared");
     struct regain *r = arg;
     struct coordinator_session *s = coordinator_session_any(r->sessions, r->session);
     struct item *item = &r->items[r->at];

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/base/failpoint.h"
 #include "coordinator/cluster/hide.h"
 #include "coordinator/prefix/prefix.h"
 #include "coordinator/rows/reshape.h"
@@ -171,7 +170,6 @@ static void drop_shorter(struct coordinator_session *s, const Banyan__Pb__Prefix
 
 static void keep_stored(void *arg, enum common_code code, const char *text)
 {
-    COMMON_FAILPOINT("prefix_stored");
     struct keeping *k = arg;
     struct coordinator_session *s = coordinator_session_find(k->sessions, k->session);
     struct proto_status status;
