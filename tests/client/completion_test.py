@@ -43,7 +43,7 @@ def lines():
 
 
 def options(text):
-    """(letter or "", name, argument or "") of each option in a --help; a line names those of every command."""
+    """(letter or "", name, argument or "") of each option in a --help; a line names those of all commands."""
     found = OPTION.findall(text.partition("\nOptions:\n")[2])
     assert found, text
     everywhere = re.findall(r"--([a-z-]+)", text.partition("\nOf every command:")[2].partition("(")[0])
