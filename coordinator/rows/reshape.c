@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Long, because truncate, fork and delete are one operation: they wait, copy a chunk, and end in the same way.
 #include "coordinator/rows/reshape.h"
 
 #include <inttypes.h>
