@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long, because truncate, fork and delete are one operation: they wait, copy a chunk, and end in the same way.
+// Long: truncate, fork and delete are one operation, which waits, copies a chunk, and ends in the same way.
 #include "coordinator/rows/reshape.h"
 
 #include <inttypes.h>
