@@ -426,7 +426,6 @@ static uint64_t chunk_tokens(const struct coordinator_session *s, const struct c
 
 void coordinator_handle_session_plan(void *arg, struct proto_request *request)
 {
-    struct coordinator *c = arg;
     const Banyan__Pb__SessionPlanRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = session_wanted(arg, request, m->session, "");
     struct proto_status status;
@@ -478,11 +477,7 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
     reply.n_nodes = plan->n;
     reply.nodes = pointers;
     reply.predicted_us = reduce_plan_predict(plan->tree, plan->members, &cost, bytes) / 1000.0;
-    char why[sizeof(plan->why)];
-    memcpy(why, plan->why, sizeof(why));
-    if (!shown)
-        coordinator_hide_workers(&c->cluster, why, sizeof(why));
-    reply.why = why;
+    reply.why = (char *)plan->why;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
     free(nodes);
     free(numbered);
