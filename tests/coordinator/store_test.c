@@ -697,6 +697,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(older_store, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(a_batch_is_atomic, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_full_disk, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(store_deletes_when_full, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_commit_that_fails, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_half_a_batch, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_numbers_wait, store_setup, store_teardown),
