@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Space for deletes on a full disk. SQLite writes a delete to its log before anything becomes free, so PATH-spare keeps
-// COORDINATOR_SPARE_BYTES of the disk for that.
+// Space for deletes on a full disk. SQLite writes a delete to its log before anything becomes free, so PATH-spare
+// keeps COORDINATOR_SPARE_BYTES of the disk for that.
 //
-//   NONE ──▶ HELD ──lend──▶ LENT        HELD: all writes go on. LENT: its space is free for batches that free some;
-//    ▲         ▲              │         others are refused, or they would take it. NONE: there is no room for it.
-//    └ regain ─┴── regain ────┘
+//   NONE ──regain──▶ HELD ──lend──▶ LENT      NONE: there is no room for it, and writes go on. HELD: they go on.
+//                      ▲               │      LENT: its space is free for batches that free some; others are
+//                      └──── regain ───┘      refused, because they would take it.
 //
 // Regaining empties the log first, so the space that deletes took comes back. No threads here: as sql.h.
 #ifndef COORDINATOR_SPARE_H
