@@ -119,6 +119,8 @@ static enum ctl_exit run_command(const struct ctl_command *command, int argc, ch
     if (!connects_itself(command) && ctl_connect(ctl, &error) != BANYAN_OK)
         return ctl_connect_fail(&error);
     exit_code = command->run(ctl, n_args, args);
+    if (exit_code == CTL_OK)
+        exit_code = ctl_output_over();
     banyan_disconnect(ctl->client);
     if (fflush(stdout) != 0 && exit_code == CTL_OK)
         exit_code = ctl_say(CTL_FILE, "cannot write to standard output");

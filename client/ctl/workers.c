@@ -119,7 +119,7 @@ static enum ctl_exit show_workers(struct ctl *ctl)
     if (!ctl->json)
         blank_times(rows);
     ctl_print_rows(ctl, json_incref(rows), columns);
-    if (!ctl->json) {
+    if (!ctl->json && !ctl->names) {
         print_reasons(rows, drain_reason, " is draining: ", " are draining: ");
         print_reasons(rows, no_device, " uses its processor: ", " use their processors: ");
     }
