@@ -512,7 +512,10 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->quarantined_sessions = w->quarantine.n;
     m->engine = (char *)(w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM);
     m->draining = w->draining;
-    m->drain_reason = (char *)w->drain_reason;
+    m->drain_reason = (char *)w->order.reason;
+    m->drain_by = (char *)w->order.by;
+    m->drain_at_s = w->order.at_s;
+    m->cordoned = w->cordoned;
     m->moves = w->moves;
     m->slow = w->pace.slow;
     m->seen_bandwidth = coordinator_worker_seen_speed(w);

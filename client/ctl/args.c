@@ -5,6 +5,7 @@
 
 #include "client/ctl/contexts.h"
 #include "client/ctl/ctl.h"
+#include "client/ctl/examples.h"
 #include "common/base/clock.h"
 #include "proto/rpc/endpoint.h"
 
@@ -219,6 +220,10 @@ static void print_own_help(const struct common_command *parser, const struct ctl
     own[n] = (struct common_option){.help = names};
     mine.options = own;
     common_options_parse(&mine, 2, ask, &rest, NULL);
+    const char *const *lines = ctl_examples(command->name);
+    printf("\nExamples:\n");
+    for (size_t i = 0; lines && i < CTL_EXAMPLES; i++)
+        printf("  banyanctl %s\n", lines[i]);
 }
 
 bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl, char **args,

@@ -59,7 +59,7 @@ extern const struct ctl_command ctl_info_commands[], ctl_sessions_commands[], ct
     ctl_backup_commands[], ctl_bench_commands[], ctl_probe_commands[], ctl_join_commands[],
     ctl_events_commands[], ctl_create_commands[], ctl_pki_commands[], ctl_trail_commands[],
     ctl_token_commands[], ctl_quota_commands[], ctl_prefix_commands[], ctl_version_commands[],
-    ctl_workers_commands[];
+    ctl_workers_commands[], ctl_backup_verify_commands[], ctl_config_commands[], ctl_bundle_commands[];
 
 // What is settled, for the library; the caller adds the rest.
 banyan_options ctl_options(const struct ctl *ctl);

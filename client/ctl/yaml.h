@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// --output=yaml: what --output=json shows, as YAML 1.2 in block style. Texts are JSON strings, which YAML reads alike.
+// --output=yaml: what --output=json shows, as YAML 1.2 in block style. Texts are JSON strings, which YAML has,
+// too.
 #ifndef CLIENT_CTL_YAML_H
 #define CLIENT_CTL_YAML_H
 

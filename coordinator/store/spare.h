@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Space for deletes on a full disk. SQLite writes a delete to its log before anything becomes free, so PATH-spare
-// keeps COORDINATOR_SPARE_BYTES of the disk for that.
+// Space for deletes on a full disk. SQLite writes a delete to its log before anything becomes free, so
+// PATH-spare keeps COORDINATOR_SPARE_BYTES of the disk for that.
 //
-//   NONE ──regain──▶ HELD ──lend──▶ LENT      NONE: there is no room for it, and writes go on. HELD: they go on.
+//   NONE ──regain──▶ HELD ──lend──▶ LENT      NONE: there is no room for it; writes go on. HELD: so do they.
 //                      ▲               │      LENT: its space is free for batches that free some; others are
 //                      └──── regain ───┘      refused, because they would take it.
 //

@@ -186,9 +186,10 @@ void coordinator_batch_quota(struct coordinator_batch *batch, uint32_t tenant, c
     add_numbers(batch, max ? COORDINATOR_OP_QUOTA : COORDINATOR_OP_QUOTA_DROP, name, tenant, max, 0, 0);
 }
 
-void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason)
+void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const void *order,
+                             size_t bytes)
 {
-    op_bytes(batch_add(batch, COORDINATOR_OP_DRAIN, worker), reason, strlen(reason));
+    op_bytes(batch_add(batch, COORDINATOR_OP_DRAIN, worker), order, bytes);
 }
 
 void coordinator_batch_resume(struct coordinator_batch *batch, const char *worker)

@@ -96,6 +96,16 @@ class Lists(unittest.TestCase):
         self.assertIn("no column 'size'; there are id, name", ctl("sessions", "--columns=size", code=2)[1])
         self.assertIn("not one of table, wide, name, json", ctl("sessions", "-o", "xml", code=2)[1])
 
+    def test_examples(self):
+        """Each command's help ends with its own two; that they are right: tests/tools/check_commands.py."""
+        for command in json.loads(self.cluster.ctl("--tables")[0])["commands"]:
+            name, lines = command["name"], command["examples"]
+            self.assertEqual(len(lines), 2, name)
+            self.assertTrue(all(line == name or line.startswith(name + " ") for line in lines), name)
+            says = self.cluster.ctl("help", *name.split())[0]
+            self.assertTrue(says.endswith("".join(f"  banyanctl {line}\n" for line in lines)), name)
+            self.assertEqual(says.count("banyanctl --help"), 1, name)
+
     def test_version(self):
         version = subprocess.run([f"{BIN}/banyan-worker", "--version"], capture_output=True, text=True, check=True)
         said = self.cluster.json("workers")
