@@ -53,11 +53,12 @@ bool coordinator_spare_lend(struct coordinator_spare *spare)
     return true;
 }
 
-void coordinator_spare_regain(struct coordinator_spare *spare, struct coordinator_sql *sql)
+void coordinator_spare_regain(struct coordinator_spare *spare, struct coordinator_sql *sql, bool needed)
 {
     uint64_t now = common_clock_ns();
     bool lent = spare->state == COORDINATOR_SPARE_LENT;
-    if (spare->fd < 0 || spare->state == COORDINATOR_SPARE_HELD || now - spare->tried_ns < TRY_EVERY_NS)
+    bool soon = !(lent && needed) && now - spare->tried_ns < TRY_EVERY_NS;
+    if (spare->fd < 0 || spare->state == COORDINATOR_SPARE_HELD || soon)
         return;
     spare->tried_ns = now;
     if (lent) // as far as it goes: what does not fit into the file stays in the log

@@ -380,7 +380,10 @@ static void batch_commit(struct coordinator_store *store, struct coordinator_bat
 // each goes alone: what is too large for the disk does not take others along.
 static void batches_commit(struct coordinator_store *store, struct coordinator_batch *list)
 {
-    coordinator_spare_regain(&store->spare, &store->sql);
+    bool needed = false;
+    for (const struct coordinator_batch *b = list; b; b = b->next)
+        needed = needed || !coordinator_spare_serves(b->ops, b->n);
+    coordinator_spare_regain(&store->spare, &store->sql, needed);
     bool lent = store->spare.state == COORDINATOR_SPARE_LENT;
     if (!lent && batches_write(&store->sql, list, NULL))
         return;
