@@ -151,7 +151,7 @@ void store_full_disk(void **state)
 
 // What the store's files have together may not become more than this; 0: as much as they like.
 static atomic_ullong disk_bytes;
-static atomic_bool spare_taken; // by somebody else
+static atomic_bool spare_taken; // by another program
 
 static unsigned long long files_bytes(void)
 {
