@@ -29,8 +29,8 @@ void coordinator_spare_close(struct coordinator_spare *spare);
 
 // False: it is not HELD.
 bool coordinator_spare_lend(struct coordinator_spare *spare);
-// Tries to become HELD, at most once a second, or at once where it is needed: for a batch that would be refused.
-// Outside of a transaction.
+// Tries to become HELD, at most once a second, or at once where it is needed: for a batch that would be
+// refused. Outside of a transaction.
 void coordinator_spare_regain(struct coordinator_spare *spare, struct coordinator_sql *sql, bool needed);
 
 // Whether these operations make space, or need next to none of it while they record what is gone.
