@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the Helm chart in chart/ from base/ and monitoring/, so that the two cannot differ.
 
-    deploy/kubernetes/chart.py [--check]      --check: writes nothing; exit code 1 if a file of the chart is not as it would be
+    deploy/kubernetes/chart.py [--check]
 
-What can be set is in VALUES; each stands for one text of a manifest, which must be there exactly as often as it says.
+--check writes nothing: exit code 1 if a file of the chart is not as it would be. What can be set is in
+VALUES; each stands for one text of a manifest, which must be there exactly as often as it says.
 """
 import pathlib
 import re
