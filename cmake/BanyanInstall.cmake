@@ -17,6 +17,8 @@ install(FILES ${CMAKE_SOURCE_DIR}/deploy/grafana/banyan.json DESTINATION ${CMAKE
 foreach(folder concepts operating reference tutorial)
     install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/banyan/docs COMPONENT runtime)
 endforeach()
+install(FILES ${CMAKE_SOURCE_DIR}/docs/internals/precision.md
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/banyan/docs/internals COMPONENT runtime)
 install(TARGETS banyan EXPORT banyanTargets
     LIBRARY COMPONENT runtime NAMELINK_COMPONENT development
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
