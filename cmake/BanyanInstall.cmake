@@ -14,11 +14,9 @@ install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/banyan-coordinator.service ${CM
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/alerts.yaml ${CMAKE_SOURCE_DIR}/deploy/prometheus/scrape.yaml
     DESTINATION ${CMAKE_INSTALL_DATADIR}/banyan/prometheus COMPONENT runtime)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/grafana/banyan.json DESTINATION ${CMAKE_INSTALL_DATADIR}/banyan/grafana COMPONENT runtime)
-foreach(folder concepts operating reference tutorial)
+foreach(folder concepts internals operating reference tutorial)
     install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/banyan/docs COMPONENT runtime)
 endforeach()
-install(FILES ${CMAKE_SOURCE_DIR}/docs/internals/precision.md
-    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/banyan/docs/internals COMPONENT runtime)
 install(TARGETS banyan EXPORT banyanTargets
     LIBRARY COMPONENT runtime NAMELINK_COMPONENT development
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
