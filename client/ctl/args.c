@@ -47,7 +47,9 @@ static const struct common_option global_options[] = {
      "Default: table.",
      0, 0},
     {"columns", 0, COMMON_OPTION_STRING, &given.columns, "A,B",
-     "Columns of a table, or members of JSON and YAML, in this order: headings or JSON names.", 0, 0},
+     "Columns of a table, or members of JSON and YAML, in this order: headings or JSON names.\n"
+     "Default: all.",
+     0, 0},
     {"json", 0, COMMON_OPTION_FLAG, &given.json, NULL, "The same as --output=json.", 0, 0},
     {"timeout", 0, COMMON_OPTION_DURATION, &given.timeout_ns, "TIME",
      "How long to wait for the connection and for each answer.\n"

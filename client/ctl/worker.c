@@ -371,7 +371,8 @@ const struct ctl_command ctl_worker_commands[] = {
      "none it can be stopped without loss. It stays drained, even after a restart, until 'worker resume'.",
      drain_options, 1, 1, run_drain, check_drain},
     {"worker cordon", "WORKER", "give a worker no new chunks",
-     "The worker gets no new chunks, also no copies of lost ones, and takes no part in a rebalance. What it has "
+     "The worker gets no new chunks, also no copies of lost ones, and takes no part in a rebalance. What it "
+     "has "
      "stays and is\n"
      "served, and sessions go on appending to its chunks that are not full. It stays so until 'worker "
      "uncordon'.",

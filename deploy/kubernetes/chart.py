@@ -4,8 +4,8 @@
 
     deploy/kubernetes/chart.py [--check]
 
---check: writes nothing; exit code 1 if a file of the chart is not as it would be. What can be set is in
-values(); each value stands for one text of a manifest, which must be there exactly as often as is said.
+--check writes nothing: exit code 1 if a file of the chart is not as it would be. What can be set is in
+VALUES; each stands for one text of a manifest, which must be there exactly as often as it says.
 """
 import pathlib
 import re

@@ -107,7 +107,7 @@ static void test_usage(void **state)
     ctl_expect(2, "status --bogus", NULL);
     ctl_complained("--bogus");
     ctl_expect(2, "status -o xml", NULL);
-    ctl_complained("one of table, wide, name, json");
+    ctl_complained("one of table, wide, name, json, yaml");
     ctl_expect(2, "ping -c 0", NULL);
     ctl_expect(2, "session create", NULL);
     ctl_complained("--q-heads");

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of Helm's template language that deploy/kubernetes/chart uses, so that what a cluster would get is
-known without helm: values, quote, indent, sha256sum, and if … end on lines of their own. What is not known is
-an error, not left out."""
+"""The part of Helm's template language that deploy/kubernetes/chart uses, so that tests need no helm.
+
+It has values, quote, indent, sha256sum, and if … end on lines of their own. Anything else is an error."""
 import hashlib
 import json
 import pathlib

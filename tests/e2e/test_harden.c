@@ -117,7 +117,7 @@ static void a_worker_that_starts_a_program_ends(void **state)
     struct harness_cluster *cluster = support_start(&(struct harness_options){.workers = 1});
     harness_cluster_allow_error(cluster, "seccomp: refused call=execve");
     const banyan_options options = {.token_file = harness_cluster_token_file(cluster),
-                                    .timeout_ns = 5 * COMMON_NS_PER_S}; // nobody answers the read
+                                    .timeout_ns = 5 * COMMON_NS_PER_S}; // the read has no answer
     banyan_client *client;
     OK(banyan_connect(harness_cluster_endpoint(cluster, "tcp"), &options, &client, ERR));
     banyan_session *session;

@@ -132,7 +132,7 @@ static inline bool worker_session_gave_back(const struct worker_session *session
     return worker_chunk_first(chunk) < worker_session_given_back(session, layer);
 }
 
-// A commit asks nothing of this chunk's rows of the layer: they are on their way here, or a truncate's copy, or given back.
+// A commit asks nothing of this chunk's rows: they are on their way here, a truncate's, or given back.
 static inline bool worker_session_leaves_out(const struct worker_session *session, uint32_t nth,
                                              uint32_t layer)
 {
