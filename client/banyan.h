@@ -514,6 +514,53 @@ BANYAN_API void banyan_prefix_list_free(banyan_prefix_list *list); // frees its 
 BANYAN_API banyan_code banyan_prefix_drop(banyan_client *client, uint64_t session, uint64_t *sessions,
                                           uint64_t *bytes, banyan_error *error);
 
+// ---- states: what a model keeps beside K and V ---------------------------------------------------
+
+// A state is bytes of the caller's that stand for the tokens before a position: what a recurrent layer or a
+// convolution has come to there (docs/concepts/states.md). The service keeps it as it keeps rows:
+// acknowledged when every copy has it, compared with checksums, in snapshots, on disk with --store, charged
+// to the tenant, deleted with the session. A fork has the states up to its length, and shares them. A
+// truncate removes those past its length.
+//
+// States take rows of a second session, named states-of-0x and the id, which lists show and which counts as a
+// session of the tenant.
+
+#define BANYAN_STATE_DIGEST 16 // bytes
+
+typedef struct banyan_state {
+    uint32_t layer;
+    uint64_t position; // it stands for the tokens before this one
+    uint64_t bytes;
+    uint8_t digest[16]; // as it was put: BANYAN_STATE_DIGEST bytes
+    void *data;         // [bytes]; NULL in a list
+} banyan_state;
+typedef struct banyan_state_list {
+    size_t n;
+    banyan_state *states; // [n] by ascending positions
+} banyan_state_list;
+
+// Puts a state of a layer. `digest` is the caller's word for what it stands for, such as a hash of the tokens
+// before it and of the model: compare it before the state is used. It is there whole when this returns OK,
+// and never in part. Positions ascend; the same state again changes nothing. FAILED_PRECONDITION: the layer
+// has another one there (OTHER_BYTES), or there are some past this position: banyan_state_cut removes them.
+// OUT_OF_RANGE: past the shortest layer of the session. ABORTED: the session was truncated meanwhile, which
+// this handle has not seen. Of two programs that put at once one fails as with rows (OTHER_BYTES,
+// HASH_MISMATCH). RESOURCE_EXHAUSTED: as for rows. UNIMPLEMENTED: the coordinator runs an older build.
+BANYAN_API banyan_code banyan_state_put(banyan_session *session, uint32_t layer, uint64_t position,
+                                        const void *data, uint64_t bytes, const void *digest,
+                                        banyan_error *error);
+// The newest state of a layer at or before a position. NOT_FOUND: there is none. DATA_LOSS: as for rows, also
+// where it is not what was put.
+BANYAN_API banyan_code banyan_state_get(banyan_session *session, uint32_t layer, uint64_t position,
+                                        banyan_state *out, banyan_error *error);
+BANYAN_API void banyan_state_free(banyan_state *state); // frees its fields; NULL is allowed
+// The states of all layers, without their bytes. n 0: there is none.
+BANYAN_API banyan_code banyan_state_get_list(banyan_session *session, banyan_state_list *out,
+                                             banyan_error *error);
+BANYAN_API void banyan_state_list_free(banyan_state_list *list); // frees its fields; NULL is allowed
+// Removes all states past a position, of all layers, and nothing else; none there is OK.
+BANYAN_API banyan_code banyan_state_cut(banyan_session *session, uint64_t position, banyan_error *error);
+
 // ---- temporary forks ----------------------------------------------------------------------------
 
 // Creates a temporary fork, for reading a session at one point while it stays in use. It is deleted after

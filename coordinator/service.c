@@ -22,6 +22,7 @@
 #include "coordinator/session/account.h"
 #include "coordinator/session/keys.h"
 #include "coordinator/session/spec.h"
+#include "coordinator/session/states.h"
 #include "coordinator/session/table.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
@@ -84,6 +85,7 @@ static void created(void *arg, enum common_code code, const char *text)
         m.floor = k->s->floor;
         m.replicas = k->s->spec->replicas;
         m.idle_ttl_ns = k->s->spec->idle_ttl_ns;
+        m.states = k->s->states;
         proto_request_reply(k->request, &m.base, NULL, 0, NULL, NULL);
         coordinator_key_settle(k->s, COMMON_OK, "");
     }
@@ -118,6 +120,9 @@ static Banyan__Pb__Spec *create_spec(struct coordinator *c, struct proto_request
     }
     Banyan__Pb__Spec *spec = coordinator_spec_copy(m->spec);
     enum common_code code = coordinator_name_check(m->name, &status);
+    if (code == COMMON_OK)
+        code =
+            coordinator_states_check(&c->sessions, proto_request_identity(request)->tenant, m->name, &status);
     spec->replicas = spec->replicas ? spec->replicas : default_replicas(c);
     if (code == COMMON_OK)
         code = coordinator_spec_check(spec, &status);
@@ -125,7 +130,9 @@ static Banyan__Pb__Spec *create_spec(struct coordinator *c, struct proto_request
         code = coordinator_forget_born_check(spec, m->floor, c->core.options.max_session_tokens, &status);
     if (code == COMMON_OK && m->prefix.len)
         code = coordinator_prefix_check(&m->prefix, &status);
-    if (!spec->idle_ttl_ns)
+    if (coordinator_states_owner(m->name))
+        spec->idle_ttl_ns = 0; // it goes with the one whose states it holds
+    else if (!spec->idle_ttl_ns)
         spec->idle_ttl_ns = c->core.options.session_ttl_ns;
     if (code == COMMON_OK)
         return spec;
@@ -185,6 +192,7 @@ static void create_new(void *arg, struct proto_request *request)
     }
     c->sessions.prefixes->misses += m->prefix.len > 0;
     coordinator_key_enter(s, m->key);
+    s->states = coordinator_states_owner(m->name);
     struct creation *k = coordinator_alloc(sizeof(*k));
     *k = (struct creation){.request = request, .s = s};
     struct coordinator_batch *batch = coordinator_batch_new();

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions: making, opening and ending them.
+#include "client/lib/session.h"
+
 #include "client/lib/core/internal.h"
 #include "client/lib/rows/seals.h"
 
@@ -24,6 +26,7 @@ struct created {
     const Banyan__Pb__Spec *spec; // NULL: the reply carries it
     struct banyan_session *session;
     uint64_t floor, length; // as the reply says them
+    uint64_t states; // likewise: the session with the states of the one that it was forked from; 0: none
 };
 
 static banyan_code make(struct created *created, uint64_t id, uint64_t incarnation, uint64_t cut,
@@ -55,6 +58,7 @@ static banyan_code take_created(void *arg, const ProtobufCMessage *body, banyan_
     const Banyan__Pb__SessionCreateReply *reply = (const Banyan__Pb__SessionCreateReply *)body;
     created->floor = reply->floor;
     created->length = reply->length;
+    created->states = reply->states;
     banyan_code code = make(created, reply->session, reply->incarnation, reply->cut, created->spec, error);
     if (code == BANYAN_OK && reply->replicas) { // what the caller has left to the coordinator
         created->session->spec.replicas = reply->replicas;
@@ -134,9 +138,9 @@ banyan_code banyan_session_create_at(banyan_client *client, const banyan_spec *s
     return code;
 }
 
-banyan_code banyan_session_create_from(banyan_client *client, const banyan_spec *spec, const char *name,
+banyan_code client_session_create_from(banyan_client *client, const banyan_spec *spec, const char *name,
                                        const void *hashes, uint32_t n, banyan_session **out, uint64_t *length,
-                                       banyan_error *error)
+                                       uint64_t *states, banyan_error *error)
 {
     if (!spec || !out || !length || (n && !hashes))
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "an argument is NULL");
@@ -149,10 +153,11 @@ banyan_code banyan_session_create_from(banyan_client *client, const banyan_spec 
     request.prefix.len = (size_t)n * PROTO_PREFIX_HASH;
     struct created created;
     banyan_code code = create(client, spec, &request, &created, error);
-    if (code == BANYAN_OK) {
-        *out = created.session;
-        *length = created.length;
-    }
+    if (code != BANYAN_OK)
+        return code;
+    *out = created.session;
+    *length = created.length;
+    *states = created.states;
     return code;
 }
 
@@ -273,11 +278,12 @@ static banyan_code take_forked(void *arg, const ProtobufCMessage *body, banyan_e
 {
     struct created *created = arg;
     const Banyan__Pb__SessionForkReply *reply = (const Banyan__Pb__SessionForkReply *)body;
+    created->states = reply->states;
     return make(created, reply->session, reply->incarnation, reply->cut, created->spec, error);
 }
 
-banyan_code banyan_session_pin(banyan_session *session, uint64_t length, uint64_t idle_ttl_ns,
-                               const char *name, banyan_session **out, banyan_error *error)
+banyan_code client_session_fork(banyan_session *session, uint64_t length, uint64_t idle_ttl_ns,
+                                const char *name, banyan_session **out, uint64_t *states, banyan_error *error)
 {
     banyan_code code = check_session(session, error);
     if (code != BANYAN_OK)
@@ -303,13 +309,15 @@ banyan_code banyan_session_pin(banyan_session *session, uint64_t length, uint64_
     if (!request.name[0])
         client_orphan_end(session->client, BANYAN__PB__METHOD__METHOD_SESSION_FORK, &request.base, code);
     free(memory);
+    *states = created.states;
     if (code == BANYAN_OK)
         *out = created.session;
     return code;
 }
 
-banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const char *name,
-                                banyan_session **out, banyan_error *error)
+banyan_code banyan_session_pin(banyan_session *session, uint64_t length, uint64_t idle_ttl_ns,
+                               const char *name, banyan_session **out, banyan_error *error)
 {
-    return banyan_session_pin(session, length, 0, name, out, error);
+    uint64_t states;
+    return client_session_fork(session, length, idle_ttl_ns, name, out, &states, error);
 }

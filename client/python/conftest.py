@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,7 +34,8 @@ def client(cluster: banyan.LocalCluster) -> Iterator[banyan.Client]:
     with cluster.connect() as client:
         yield client
         for info in client.sessions():
-            client.open(info.id).delete()
+            with contextlib.suppress(banyan.NotFound):  # states go with the session that they are of
+                client.open(info.id).delete()
 
 
 @pytest.fixture

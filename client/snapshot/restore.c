@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/lib/core/error.h"
+#include "client/lib/states.h"
 #include "client/snapshot/crew.h"
 #include "client/snapshot/failure.h"
 #include "client/snapshot/snapshot_dir.h"
@@ -185,6 +187,35 @@ static banyan_code fill(struct source *source, const banyan_restore_options *opt
     return code == BANYAN_OK ? check_state(source, error) : code;
 }
 
+// The states that the snapshot has, if it has some, of the new session.
+static banyan_code fill_states(const struct source *source, const char *path,
+                               const banyan_restore_options *options, uint32_t threads, banyan_error *error)
+{
+    banyan_restore_options quiet = *options;
+    struct source states = {0};
+    size_t room = strlen(path) + sizeof "/" SNAPSHOT_STATES;
+    char *inner = malloc(room);
+    if (!inner)
+        return snapshot_no_memory(error);
+    snprintf(inner, room, "%s/" SNAPSHOT_STATES, path);
+    banyan_code code = BANYAN_OK;
+    if (access(inner, F_OK) == 0) {
+        quiet.progress = NULL;
+        code = source_open(&states, inner, error);
+        if (code == BANYAN_OK)
+            code = client_states_make(source->to, &states.spec, &states.to, error);
+        if (code == BANYAN_OK) {
+            code = put_all(&states, &quiet, threads, 0, error);
+            if (code == BANYAN_OK)
+                code = check_state(&states, error);
+            banyan_session_close(states.to);
+        }
+        source_close(&states);
+    }
+    free(inner);
+    return code;
+}
+
 banyan_code banyan_session_restore(banyan_client *client, const char *path,
                                    const banyan_restore_options *options, banyan_session **out,
                                    banyan_snapshot *about, banyan_error *error)
@@ -209,6 +240,8 @@ banyan_code banyan_session_restore(banyan_client *client, const char *path,
     if (code != BANYAN_OK)
         goto end;
     code = fill(&source, options, threads, made.bytes, error);
+    if (code == BANYAN_OK)
+        code = fill_states(&source, path, options, threads, error);
     if (code != BANYAN_OK) {
         forsake(source.to, error);
         goto end;

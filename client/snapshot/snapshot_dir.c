@@ -215,15 +215,36 @@ enum common_code snapshot_dir_finish(struct snapshot_dir *dir, struct common_err
     return COMMON_OK;
 }
 
-void snapshot_dir_discard(struct snapshot_dir *dir)
+char *snapshot_dir_states(const struct snapshot_dir *dir)
 {
-    DIR *files = dir ? fdopendir(dup(dir->fd)) : NULL;
+    size_t room = strlen(dir->temporary) + sizeof "/" SNAPSHOT_STATES;
+    char *path = malloc(room);
+    if (path)
+        snprintf(path, room, "%s/" SNAPSHOT_STATES, dir->temporary);
+    return path;
+}
+
+// All files in a folder. Takes fd.
+static void remove_files(int fd)
+{
+    DIR *files = fdopendir(fd);
     struct dirent *entry;
+    if (!files && fd >= 0)
+        close(fd);
     while (files && (entry = readdir(files))) // cppcheck-suppress readdirCalled ; nothing else has this DIR
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(dir->fd, entry->d_name, 0);
+            unlinkat(fd, entry->d_name, 0);
     if (files)
         closedir(files);
+}
+
+void snapshot_dir_discard(struct snapshot_dir *dir)
+{
+    if (dir) {
+        remove_files(openat(dir->fd, SNAPSHOT_STATES, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+        unlinkat(dir->fd, SNAPSHOT_STATES, AT_REMOVEDIR);
+        remove_files(dup(dir->fd));
+    }
     if (dir)
         rmdir(dir->temporary);
     snapshot_dir_close(dir);

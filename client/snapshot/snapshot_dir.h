@@ -21,11 +21,16 @@
 
 struct snapshot_dir;
 
+#define SNAPSHOT_STATES "states" // the folder with the session's states, a snapshot itself
+
 enum common_code snapshot_dir_make(const char *path, struct snapshot_dir **out, struct common_error *err);
 // Compressed with zstd (level 3, with a checksum of its own) where the snapshot is. *stored: bytes of the
 // file.
 enum common_code snapshot_dir_write(struct snapshot_dir *dir, const char *name, const void *data, size_t len,
                                     bool zstd, uint64_t *stored, struct common_error *err);
+// Where a snapshot of the session's states goes (SNAPSHOT_STATES), while the folder is made. Free it; NULL:
+// no memory.
+char *snapshot_dir_states(const struct snapshot_dir *dir);
 // Frees dir, whatever the outcome; what was written is gone when it fails.
 enum common_code snapshot_dir_finish(struct snapshot_dir *dir, struct common_error *err);
 void snapshot_dir_discard(struct snapshot_dir *dir); // frees it; NULL is allowed

@@ -13,6 +13,7 @@
 #include "client/lib/core/error.h"
 #include "client/lib/core/internal.h"
 #include "client/lib/rows/seals.h"
+#include "client/lib/states.h"
 #include "client/snapshot/crew.h"
 #include "client/snapshot/failure.h"
 #include "client/snapshot/safetensors_write.h"
@@ -177,9 +178,34 @@ static void report(const struct snapshot *snapshot, const banyan_session_info *i
             info->layer_lengths[i] > out->longest_layer ? info->layer_lengths[i] : out->longest_layer;
 }
 
-// Of a pinned session; the folder is there or not when this returns.
-static banyan_code take_snapshot(banyan_session *pinned, const banyan_session_info *info,
-                                 const banyan_spec *spec, const char *path,
+static banyan_code take_snapshot(banyan_session *pinned, banyan_session *states,
+                                 const banyan_session_info *info, const banyan_spec *spec, const char *path,
+                                 const banyan_snapshot_options *options, uint32_t threads,
+                                 banyan_snapshot *out, banyan_error *error);
+
+// The session's states: a snapshot in the snapshot. Its bytes count in neither number of the progress.
+static banyan_code take_states(const struct taking *t, banyan_session *states,
+                               const banyan_snapshot_options *options, uint32_t threads, banyan_error *error)
+{
+    banyan_snapshot_options quiet = *options;
+    banyan_snapshot ignored;
+    banyan_session_info info;
+    char *path = snapshot_dir_states(t->dir);
+    quiet.progress = NULL;
+    banyan_code code = path ? banyan_session_get_info(states, &info, error) : snapshot_no_memory(error);
+    if (code == BANYAN_OK) {
+        code = take_snapshot(states, NULL, &info, banyan_session_spec(states), path, &quiet, threads,
+                             &ignored, error);
+        banyan_session_info_free(&info);
+    }
+    free(path);
+    return code;
+}
+
+// Of a pinned session and of its pinned states (NULL: there are none); the folder is there or not when this
+// returns.
+static banyan_code take_snapshot(banyan_session *pinned, banyan_session *states,
+                                 const banyan_session_info *info, const banyan_spec *spec, const char *path,
                                  const banyan_snapshot_options *options, uint32_t threads,
                                  banyan_snapshot *out, banyan_error *error)
 {
@@ -189,6 +215,8 @@ static banyan_code take_snapshot(banyan_session *pinned, const banyan_session_in
     banyan_code code = prepare(&t, info, spec, path, options, error);
     if (code == BANYAN_OK)
         code = take_all(&t, options, threads, &bytes, error);
+    if (code == BANYAN_OK && states)
+        code = take_states(&t, states, options, threads, error);
     if (code == BANYAN_OK && snapshot_dir_finish(t.dir, &err) != COMMON_OK)
         code = snapshot_file_failure(&err, error);
     else if (code != BANYAN_OK)
@@ -233,7 +261,7 @@ banyan_code banyan_session_snapshot(banyan_session *session, const char *path,
     uint64_t began_ns = common_clock_ns();
     uint64_t number = (uint64_t)getpid() << 20 | (atomic_fetch_add(&calls, 1) & 0xfffff);
     uint32_t threads = options->threads;
-    banyan_session *pinned;
+    banyan_session *pinned, *states = NULL;
     banyan_session_info info;
     banyan_snapshot taken = {0};
     banyan_error ignored;
@@ -243,9 +271,15 @@ banyan_code banyan_session_snapshot(banyan_session *session, const char *path,
     if (code != BANYAN_OK)
         return code;
     COMMON_FAILPOINT("snapshot_pinned");
+    code = client_states_pin(session, info.incarnation, info.length, PIN_TTL_NS, &states, error);
     // With the session's own spec: the fork's has another time to live.
-    code = take_snapshot(pinned, &info, banyan_session_spec(session), path, options, threads, &taken, error);
+    if (code == BANYAN_OK)
+        code = take_snapshot(pinned, states, &info, banyan_session_spec(session), path, options, threads,
+                             &taken, error);
     banyan_session_info_free(&info);
+    if (states)
+        banyan_session_delete(states, &ignored); // else it goes by itself
+    banyan_session_close(states);
     if (code == BANYAN_DATA_LOSS) // a memory that is wrong is found, and used no more
         (void)banyan_scrub_begin(session->client, banyan_session_id(session), NULL, &ignored);
     if (banyan_session_delete(pinned, &ignored) != BANYAN_OK)

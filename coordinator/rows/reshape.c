@@ -17,6 +17,7 @@
 #include "coordinator/session/cuts.h"
 #include "coordinator/session/keys.h"
 #include "coordinator/session/spec.h"
+#include "coordinator/session/states.h"
 #include "coordinator/session/table.h"
 #include "coordinator/store/store.h"
 #include "coordinator/sync/dropping.h"
@@ -28,6 +29,9 @@
 #include "coordinator/sync/unavailable.h"
 #include "coordinator/tenants/quota.h"
 #include "proto/model/spec.h"
+
+#define STATES_LEFT    "the session that it has states of is gone"
+#define STATES_SEEN_TO 2 // SessionTruncateRequest.states
 
 struct reshape { // one operation; `request` is NULL when nobody asked (an idle session)
     struct coordinator_sessions *sessions;
@@ -488,11 +492,58 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
     copy_when_right(r, truncate_copy);
 }
 
+struct stateless { // a truncate that waits until the session's states are gone
+    struct coordinator_sessions *sessions;
+    struct proto_request *request;
+};
+
+static void truncate_stateless(void *arg, enum common_code code)
+{
+    struct stateless at = *(struct stateless *)arg;
+    free(arg);
+    if (code == COMMON_OK || code == COMMON_NOT_FOUND)
+        coordinator_handle_session_truncate(at.sessions, at.request);
+    else
+        proto_request_fail_why(at.request, code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code,
+                               coordinator_store_reason(code),
+                               "the session's states could not be deleted: try again");
+}
+
+// States past the length would be of a text that is no longer there. True: something comes before the
+// truncate.
+static bool states_first(struct coordinator_sessions *sessions, const struct coordinator_session *s,
+                         struct proto_request *request)
+{
+    const Banyan__Pb__SessionTruncateRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *states =
+        m->settle || m->states >= STATES_SEEN_TO ? NULL : coordinator_states_of(s);
+    if (!states)
+        return false;
+    if (m->states) {
+        Banyan__Pb__SessionTruncateReply reply = BANYAN__PB__SESSION_TRUNCATE_REPLY__INIT;
+        reply.incarnation = s->incarnation;
+        reply.cut = s->cut;
+        reply.states = states->id;
+        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+        return true;
+    }
+    struct stateless *at = coordinator_alloc(sizeof(*at));
+    *at = (struct stateless){sessions, request};
+    if (coordinator_session_discard(states, "the session that it has states of is truncated",
+                                    truncate_stateless, at))
+        return true;
+    free(at);
+    proto_request_fail_why(request, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_NONE,
+                           "too many operations are waiting for the session's states: try again");
+    return true;
+}
+
 void coordinator_handle_session_truncate(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__SessionTruncateRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = coordinator_session_asked(arg, request, m->session);
-    if (s && coordinator_park(s, request, coordinator_handle_session_truncate, arg))
+    if (s && (coordinator_park(s, request, coordinator_handle_session_truncate, arg) ||
+              states_first(arg, s, request)))
         return;
     struct reshape as = {.sessions = arg,
                          .length = m->length,
@@ -640,6 +691,8 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     }
     coordinator_key_enter(r->fork, r->key);
     r->fork->origin = s->id;
+    const struct coordinator_session *states = coordinator_states_of(s);
+    r->fork->states = states ? states->id : 0;
     coordinator_session_set_floor(r->fork, r->length ? s->floor : 0);
     for (uint32_t i = 0; i < s->n_members; i++)
         if (coordinator_worker_active(s->members[i]))
@@ -730,7 +783,8 @@ void coordinator_handle_session_fork(void *arg, struct proto_request *request)
     if (coordinator_key_known(arg, tenant, m->key, request) ||
         (s && coordinator_park(s, request, coordinator_handle_session_fork, arg)))
         return;
-    if (coordinator_name_check(m->name, &status) != COMMON_OK) {
+    if (coordinator_name_check(m->name, &status) != COMMON_OK ||
+        coordinator_states_check(arg, tenant, m->name, &status) != COMMON_OK) {
         proto_request_fail_status(request, &status);
         return;
     }
@@ -793,6 +847,9 @@ static void delete_stored(void *arg, enum common_code code, const char *text)
     coordinator_session_drop_at_workers(r->s, gather);
     for (uint32_t i = 0; i < r->s->layout.n; i++)
         coordinator_session_memory_back(r->s, &r->s->layout.chunks[i]);
+    struct coordinator_session *states = coordinator_states_of(r->s);
+    if (states) // where it cannot begin now, a tick does it
+        (void)coordinator_session_discard(states, STATES_LEFT, NULL, NULL);
     coordinator_session_destroy(r->s);
     if (r->discarded)
         r->discarded(r->discarded_arg, COMMON_OK);
@@ -823,6 +880,12 @@ void coordinator_handle_session_delete(void *arg, struct proto_request *request)
     const Banyan__Pb__SessionDeleteRequest *m = (const void *)proto_request_message(request)->body;
     reshape_start(&(struct reshape){.sessions = arg}, request, m->session, COORDINATOR_SESSION_DELETING,
                   delete_alone);
+}
+
+void coordinator_session_reclaim_states(struct coordinator_session *s)
+{
+    if (coordinator_session_open(s))
+        (void)coordinator_session_discard(s, STATES_LEFT, NULL, NULL);
 }
 
 void coordinator_session_reclaim(struct coordinator_session *s)

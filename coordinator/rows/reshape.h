@@ -22,6 +22,8 @@ void coordinator_handle_session_delete(void *arg, struct proto_request *request)
 
 // Deletes a session whose time has come.
 void coordinator_session_reclaim(struct coordinator_session *s);
+// Deletes one that holds states of a session that is gone (coordinator_states_left).
+void coordinator_session_reclaim_states(struct coordinator_session *s);
 
 // Deletes one that no client asks to delete; why: of the log. fn(arg, code), which may be NULL, is called at
 // the end, never on this stack: OK or NOT_FOUND, it is gone; else it is still there. False: too many

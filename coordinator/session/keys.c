@@ -56,12 +56,14 @@ void coordinator_key_answer(struct proto_request *request, const struct coordina
         m.replicas = s->spec->replicas;
         m.idle_ttl_ns = s->spec->idle_ttl_ns;
         m.length = coordinator_session_length(s); // that it was made with: who asks has not heard of it yet
+        m.states = s->states;
         proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
     } else {
         Banyan__Pb__SessionForkReply m = BANYAN__PB__SESSION_FORK_REPLY__INIT;
         m.session = s->id;
         m.incarnation = s->incarnation;
         m.cut = s->cut;
+        m.states = s->states;
         proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
     }
 }

@@ -67,6 +67,9 @@ struct coordinator_session {
     Banyan__Pb__Spec *spec;                // owned; every default filled in
     uint64_t
         origin; // of a fork made in this life: the session that it shares chunks with, if that is still there
+    // Of the reply to the call that made it: of a fork the session that had its origin's states, of a session
+    // that holds states (states.h) the one whose they are; 0: none.
+    uint64_t states;
     uint64_t incarnation;
     uint64_t cut;    // number of the last truncate (cuts.h); its id before the first
     uint64_t cut_to; // no truncate has taken rows below it since the room of steps set it

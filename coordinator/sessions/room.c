@@ -20,6 +20,7 @@
 #include "coordinator/prefix/prefix.h"
 #include "coordinator/rows/reshape.h"
 #include "coordinator/session/move_queue.h"
+#include "coordinator/session/states.h"
 #include "coordinator/session/table.h"
 #include "coordinator/sync/condition.h"
 #include "coordinator/sync/dropping.h"
@@ -137,6 +138,8 @@ static void reclaim_idle(struct coordinator_sessions *sessions, uint64_t now_ns)
         struct coordinator_session *s = sessions->slots[i];
         if (s && s->spec->idle_ttl_ns && !s->kept && is_idle(s, now_ns))
             coordinator_session_reclaim(s);
+        else if (s && s->name[0] && coordinator_states_left(s))
+            coordinator_session_reclaim_states(s);
     }
 }
 

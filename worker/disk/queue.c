@@ -260,7 +260,8 @@ static int ask(struct worker_queue *q, const struct op *like, const struct iovec
     op->bytes = bytes;
     uint8_t *to = op->data;
     for (int i = 0; i < n; to += pieces[i++].iov_len)
-        memcpy(to, pieces[i].iov_base, pieces[i].iov_len);
+        if (pieces[i].iov_len) // of V that is a part of K there is none
+            memcpy(to, pieces[i].iov_base, pieces[i].iov_len);
     q->bytes += sizeof *op + bytes;
     ops_add(&q->pending, op);
     if (!q->began_ns)

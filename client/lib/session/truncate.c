@@ -46,15 +46,18 @@ banyan_code client_cuts_may_write(const struct banyan_session *session, banyan_e
         "a truncate has failed and may still take effect: read the session's state first");
 }
 
+#define STATES_KNOWN   1 // SessionTruncateRequest.states: nothing is to happen while there are some
+#define STATES_SEEN_TO 2
+
 struct cut_reply {
-    uint64_t incarnation, cut;
+    uint64_t incarnation, cut, states;
 };
 
 static banyan_code take_cut(void *arg, const ProtobufCMessage *body, banyan_error *error)
 {
     (void)error;
     const Banyan__Pb__SessionTruncateReply *reply = (const Banyan__Pb__SessionTruncateReply *)body;
-    *(struct cut_reply *)arg = (struct cut_reply){reply->incarnation, reply->cut};
+    *(struct cut_reply *)arg = (struct cut_reply){reply->incarnation, reply->cut, reply->states};
     return BANYAN_OK;
 }
 
@@ -88,12 +91,14 @@ static banyan_code settle(struct banyan_session *session, uint64_t timeout_ns, b
 }
 
 // The lock is held, nothing is in doubt.
-static banyan_code truncate_once(struct banyan_session *session, uint64_t length, banyan_error *error)
+static banyan_code truncate_once(struct banyan_session *session, uint64_t length, bool seen_to,
+                                 uint64_t *states, banyan_error *error)
 {
     struct client_cuts *cuts = &session->cuts;
     Banyan__Pb__SessionTruncateRequest request = BANYAN__PB__SESSION_TRUNCATE_REQUEST__INIT;
     request.session = session->id;
     request.length = length;
+    request.states = seen_to ? STATES_SEEN_TO : STATES_KNOWN;
     banyan_code code = BANYAN_OK;
     if (cuts->last) { // else the coordinator is of an older build
         request.after = cuts->last;
@@ -104,6 +109,9 @@ static banyan_code truncate_once(struct banyan_session *session, uint64_t length
     struct cut_reply reply;
     code = client_unary(session->client, BANYAN__PB__METHOD__METHOD_SESSION_TRUNCATE, &request.base, true, 0,
                         take_cut, &reply, error);
+    *states = code == BANYAN_OK ? reply.states : 0;
+    if (*states) // nothing has happened
+        return code;
     if (code == BANYAN_OK) {
         atomic_store(&session->incarnation, reply.incarnation);
         cuts->last = reply.cut;
@@ -116,18 +124,14 @@ static banyan_code truncate_once(struct banyan_session *session, uint64_t length
     return code;
 }
 
-banyan_code banyan_session_truncate(banyan_session *session, uint64_t length, banyan_error *error)
+banyan_code client_truncate(banyan_session *session, uint64_t length, bool seen_to, uint64_t *states,
+                            banyan_error *error)
 {
-    if (!session)
-        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "the session is NULL");
-    banyan_code code = client_check_blocking(session->client, error);
-    if (code != BANYAN_OK)
-        return code;
     client_sums_truncate(&session->sums, length);
     pthread_mutex_lock(&session->cuts.lock);
-    code = settle(session, 0, error);
+    banyan_code code = settle(session, 0, error);
     if (code == BANYAN_OK)
-        code = truncate_once(session, length, error);
+        code = truncate_once(session, length, seen_to, states, error);
     pthread_mutex_unlock(&session->cuts.lock);
     return code;
 }

@@ -62,12 +62,14 @@ from .items import Answer, Item
 from .local import LocalCluster, local_cluster
 from .prefixes import Kept, Prefix, prefix_hashes
 from .spec import Kind, Spec
+from .states import State
 
 __all__ = [
     "Aborted", "AlreadyExists", "Answer", "Balance", "BanyanError", "Cancelled", "ChunkMove", "Client", "Closed", "ClusterInfo",
     "DataLoss", "DeadlineExceeded", "Drain", "Event", "Events", "FailedPrecondition", "Internal", "InvalidArgument", "Item",
     "Kept", "Kind", "Limit", "LocalCluster", "Mass", "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanNode", "Prefix",
-    "Quarantined", "Quota", "ResourceExhausted", "Session", "SessionInfo", "SessionMemory", "Snapshot", "Spec", "TenantQuotas", "Trace",
+    "Quarantined", "Quota", "ResourceExhausted", "Session", "SessionInfo", "SessionMemory", "Snapshot", "Spec", "State", "TenantQuotas",
+    "Trace",
     "Unauthenticated", "Unavailable", "Unimplemented", "WatchedStep", "WorkerInfo", "WorkerTrace", "__version__", "local_cluster",
     "prefix_hashes", "quantise",
 ]  # fmt: skip

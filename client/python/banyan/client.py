@@ -27,6 +27,7 @@ from .items import Answer, Call, Item
 from .prefixes import HASH, Kept, Prefix
 from .prefixes import prefix as prefix_from
 from .spec import Spec
+from .states import DIGEST, State, state, states
 
 _LOOK = 0.2  # seconds between two looks at a draining worker
 _EVENTS_WAIT = 30.0  # seconds that one call waits for events
@@ -693,13 +694,46 @@ class Session:
         self.close()
         return Kept(session=out.session, length=out.length, why=infos.text(out.why))
 
+    def put_state(self, layer: int, position: int, data: Any, digest: bytes) -> None:
+        """Puts a state: bytes that stand for the tokens before `position` (docs/concepts/states.md).
+
+        data: anything with contiguous memory. digest: 16 bytes that say what it stands for, such as a hash of
+        the tokens before it: compare it before the state is used. Positions ascend; the same state again
+        changes nothing. FailedPrecondition: the layer has another one there, or there are some past it.
+        OutOfRange: past the session's end.
+        """
+        if len(digest) != DIGEST:
+            raise InvalidArgument(f"a digest has {DIGEST} bytes, not {len(digest)}")
+        memory = ffi.from_buffer(data)
+        self._call(lib.banyan_state_put, self._c, layer, position, memory, len(memory), ffi.from_buffer(digest))
+
+    def get_state(self, layer: int, position: int) -> State:
+        """Reads the newest state of a layer at or before a position. NotFound: there is none."""
+        out = ffi.new("banyan_state *")
+        self._call(lib.banyan_state_get, self._c, layer, position, out)
+        try:
+            return state(out)
+        finally:
+            lib.banyan_state_free(out)
+
+    def states(self) -> list[State]:
+        """Lists the states of all layers by ascending positions, without their bytes."""
+        out = ffi.new("banyan_state_list *")
+        self._call(lib.banyan_state_get_list, self._c, out)
+        return states(out)
+
+    def cut_states(self, position: int) -> None:
+        """Removes all states past a position, and nothing else."""
+        self._call(lib.banyan_state_cut, self._c, position)
+
     def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens of every layer."""
         self._call(lib.banyan_session_truncate, self._c, length)
 
-    def fork(self, length: int | None = None, name: str | None = None) -> Session:
+    def fork(self, length: int | None = None, name: str | None = None, *, states: bool = True) -> Session:
         """Creates a session with the first `length` tokens (None: all that every layer has); full chunks are shared.
 
+        states: with the states up to there, which are shared, too.
         With None: Unavailable if workers of the session are away, because their last appends are unknown.
         """
         out = ffi.new("banyan_session **")
@@ -708,7 +742,10 @@ class Session:
             if info.unknown_chunks:
                 raise Unavailable(f"the session may have more than {info.length} tokens, on workers that are away: give a length")
             length = info.length
-        self._call(lib.banyan_session_fork, self._c, length, _name(name), out)
+        if states:
+            self._call(lib.banyan_session_fork, self._c, length, _name(name), out)
+        else:
+            self._call(lib.banyan_session_pin, self._c, length, 0, _name(name), out)
         return Session(self.client, out[0])
 
     def attach(self, layer: int, first: int, k: Any, v: Any = None, k_scale: Any = None, v_scale: Any = None) -> int:
