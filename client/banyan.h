@@ -831,7 +831,7 @@ typedef struct banyan_worker_info {
     uint32_t threads;
     uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list
     bool draining;           // it gets no new chunks, and its chunks move away: see banyan_worker_drain
-    char drain_reason[129];  // as given by the operator
+    char drain_reason[129];  // as given by the operator; of `cordoned`, too
     uint32_t moves;          // moves of chunks to this worker in progress; one move may carry several chunks
     bool slow;               // it is much slower than `bandwidth`, and the others are not
     uint64_t seen_bandwidth; // its recent speed; 0: unknown
@@ -841,6 +841,11 @@ typedef struct banyan_worker_info {
     // printable ASCII; "": no reason to report
     char no_device[192];
     uint64_t free_bytes; // for new chunks; capacity_bytes - used_bytes - free_bytes is reserved
+    bool cordoned;       // it gets no new chunks, and keeps those that it has: see banyan_worker_cordon
+    // Who has drained or cordoned it, and when (seconds since 1970): the name of a token. "" and 0: unknown,
+    // or the worker drains itself
+    char drain_by[65];
+    uint64_t drain_at_s;
 } banyan_worker_info;
 typedef struct banyan_limit {    // how much of something may be in use at once
     char name[65], flag[65];     // flag: the option that raises it; "": none
@@ -1050,6 +1055,10 @@ typedef struct banyan_drain {
 // be NULL. NOT_FOUND: no such worker.
 BANYAN_API banyan_code banyan_worker_drain(banyan_client *client, const char *worker, const char *reason,
                                            banyan_drain *out, banyan_error *error);
+// Gives a worker no new chunks, durably, also if it was draining; what it has stays and is served. The same
+// arguments. banyan_worker_resume ends it.
+BANYAN_API banyan_code banyan_worker_cordon(banyan_client *client, const char *worker, const char *reason,
+                                            banyan_drain *out, banyan_error *error);
 // Puts a worker back into use; chunks that have moved away stay there until a rebalance. A worker that is
 // draining itself to stop (banyan-worker --drain, after SIGTERM) continues: see out->draining. out may be
 // NULL. NOT_FOUND: no such worker.

@@ -3,6 +3,7 @@
 #
 #   runtime       bin/: the three programs; lib/: libbanyan.so.0; share/: completions for bash, zsh and fish,
 #                 manual pages (docs/man), banyan/: alerts and an example for Prometheus, a dashboard for Grafana
+#                 doc/banyan/docs/: the guides that help texts and alerts name
 #   development   include/banyan.h; lib/: libbanyan.so, libbanyan.a, pkg-config's banyan.pc, CMake's banyan::banyan; share/man/man3
 #   modules       lib/banyan/: what a worker opens at run time, as far as it was built
 #
@@ -13,6 +14,11 @@ install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/banyan-coordinator.service ${CM
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/alerts.yaml ${CMAKE_SOURCE_DIR}/deploy/prometheus/scrape.yaml
     DESTINATION ${CMAKE_INSTALL_DATADIR}/banyan/prometheus COMPONENT runtime)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/grafana/banyan.json DESTINATION ${CMAKE_INSTALL_DATADIR}/banyan/grafana COMPONENT runtime)
+foreach(folder concepts operating reference tutorial)
+    install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/banyan/docs COMPONENT runtime)
+endforeach()
+install(FILES ${CMAKE_SOURCE_DIR}/docs/internals/precision.md
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/banyan/docs/internals COMPONENT runtime)
 install(TARGETS banyan EXPORT banyanTargets
     LIBRARY COMPONENT runtime NAMELINK_COMPONENT development
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

@@ -92,12 +92,17 @@ bool coordinator_admit_http(struct coordinator *c, const struct common_http_requ
 void coordinator_wording(void *arg, const struct proto_request *request, char *text, size_t bytes,
                          Banyan__Pb__Status *status)
 {
-    struct coordinator *c = arg;
-    if (proto_request_is_daemon(request) || coordinator_shows_workers(proto_request_identity(request)))
+    (void)arg;
+    if (proto_request_is_daemon(request))
         return;
-    for (size_t i = 0; i < status->n_details; i++)
-        status->details[i]->n_workers = 0;
-    coordinator_hide_workers(&c->cluster, text, bytes);
+    bool shown = coordinator_shows_workers(proto_request_identity(request));
+    for (size_t i = 0; i < status->n_details; i++) {
+        Banyan__Pb__Detail *detail = status->details[i];
+        if (shown)
+            coordinator_name_workers(text, bytes, (const char *const *)detail->workers, detail->n_workers);
+        else
+            detail->n_workers = 0;
+    }
 }
 
 bool coordinator_may(struct coordinator *c, struct proto_request *request)

@@ -434,7 +434,6 @@ static uint64_t chunk_tokens(const struct coordinator_session *s, const struct c
 
 void coordinator_handle_session_plan(void *arg, struct proto_request *request)
 {
-    struct coordinator *c = arg;
     const Banyan__Pb__SessionPlanRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = session_wanted(arg, request, m->session, "");
     struct proto_status status;
@@ -486,11 +485,7 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
     reply.n_nodes = plan->n;
     reply.nodes = pointers;
     reply.predicted_us = reduce_plan_predict(plan->tree, plan->members, &cost, bytes) / 1000.0;
-    char why[sizeof(plan->why)];
-    memcpy(why, plan->why, sizeof(why));
-    if (!shown)
-        coordinator_hide_workers(&c->cluster, why, sizeof(why));
-    reply.why = why;
+    reply.why = (char *)plan->why;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
     free(nodes);
     free(numbered);
@@ -525,7 +520,10 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->quarantined_sessions = w->quarantine.n;
     m->engine = (char *)(w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM);
     m->draining = w->draining;
-    m->drain_reason = (char *)w->drain_reason;
+    m->drain_reason = (char *)w->order.reason;
+    m->drain_by = (char *)w->order.by;
+    m->drain_at_s = w->order.at_s;
+    m->cordoned = w->cordoned;
     m->moves = w->moves;
     m->slow = w->pace.slow;
     m->seen_bandwidth = coordinator_worker_seen_speed(w);

@@ -47,7 +47,7 @@ needs=('build-essential command cc' 'build-essential command c++' 'cmake command
        'libevent-dev module libevent_pthreads' 'libssl-dev module libssl' 'libxxhash-dev module libxxhash'
        'libsqlite3-dev module sqlite3' 'libjansson-dev module jansson' 'libsmartcols-dev module smartcols' 'libzstd-dev module libzstd'
        'libcmocka-dev module cmocka' 'libhwloc-dev module hwloc' 'libopenmpi-dev -' 'openmpi-bin -')
-if [ "$dev" = yes ]; then needs+=('clang-format command clang-format' 'ccache command ccache' 'cppcheck command cppcheck' 'git command git' 'mold -' 'zsh -' 'fish -' 'mandoc -'); fi
+if [ "$dev" = yes ]; then needs+=('clang-format command clang-format' 'ccache command ccache' 'cppcheck command cppcheck' 'git command git' 'lld command ld.lld' 'zsh -' 'fish -' 'mandoc -'); fi
 if [ "$dev" = yes ]; then needs+=('clang command clang' 'libclang-rt-dev -'); fi # tests/fuzz
 if [ "$dev" = yes ]; then needs+=('chromium-headless-shell -' 'fonts-inter -'); fi # tests/dashboard
 if [ "$cross" = yes ]; then

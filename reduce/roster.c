@@ -19,7 +19,7 @@ static enum common_code check_member(const struct reduce_member *m, uint32_t i, 
             REDUCE_NAME_BYTES - 1);
     if (m->bandwidth == 0 || m->cores == 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "member %s: bandwidth and cores must be above zero", m->name);
+                                "member %u: bandwidth and cores must be above zero", i);
     return COMMON_OK;
 }
 
@@ -113,7 +113,8 @@ enum common_code reduce_roster_init(struct reduce_roster *roster, const struct r
     for (uint32_t i = 1; i < n; i++) {
         if (strcmp(members[sorted[i - 1]].name, members[sorted[i]].name) == 0) {
             code = common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                    "two members are named %s: names are unique", members[sorted[i]].name);
+                                    "members %u and %u have the same name: names are unique", sorted[i - 1],
+                                    sorted[i]);
             goto out;
         }
     }

@@ -181,10 +181,10 @@ static void merge_lost(struct reduce_op *op, const struct reduce_tree_child *chi
             continue;
         item->code = error->code;
         if (lost)
-            snprintf(item->message, sizeof item->message, "edge from worker %.64s to worker %.64s: %.90s",
-                     op->group->env.name, child->name, error->message);
+            snprintf(item->message, sizeof item->message, "the edge to a worker is down: %.180s",
+                     error->message);
         else
-            snprintf(item->message, sizeof item->message, "worker %s: %.180s", child->name, error->message);
+            snprintf(item->message, sizeof item->message, "%.200s", error->message);
         // A frame as a whole is ABORTED where the plan is not known, or no longer.
         item->reason = lost                            ? PROTO_REASON_WORKER_LOST
                        : error->code == COMMON_ABORTED ? PROTO_REASON_OLD_PLAN
@@ -429,14 +429,12 @@ void reduce_tree_cancel(struct reduce_op *op)
 
 void reduce_tree_missing(const struct reduce_op *op, char *text, size_t cap)
 {
-    const char *before = "; no result from: ";
-    for (uint32_t i = 0; i < op->group->n_children; i++) {
-        size_t len = strlen(text);
-        if (op->answers[i].arrived)
-            continue;
-        snprintf(text + len, cap - len, "%s%s", before, op->group->children[i].name);
-        before = ", ";
-    }
+    uint32_t missing = 0;
+    size_t len = strlen(text);
+    for (uint32_t i = 0; i < op->group->n_children; i++)
+        missing += !op->answers[i].arrived;
+    if (missing)
+        snprintf(text + len, cap - len, "; no result from %u of %u children", missing, op->group->n_children);
 }
 
 bool reduce_tree_unsent(const struct reduce_op *op)

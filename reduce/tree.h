@@ -48,8 +48,7 @@ void reduce_tree_cancel(struct reduce_op *op);
 
 // Ends it with that code, as cancel does.
 void reduce_tree_fail(struct reduce_op *op, enum common_code code, const char *text);
-// Appends the names of children that have not answered: "; no result from: w1, w2". Nothing if there are
-// none.
+// Appends how many children have not answered: "; no result from 1 of 3 children". Nothing if all have.
 void reduce_tree_missing(const struct reduce_op *op, char *text, size_t cap);
 // Whether a child has not been sent its frame, and will not be once the step is cancelled.
 bool reduce_tree_unsent(const struct reduce_op *op);

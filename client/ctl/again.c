@@ -25,7 +25,7 @@ enum ctl_exit ctl_again(struct ctl *ctl, enum ctl_exit (*run)(struct ctl *ctl))
         if (clears)
             fputs("\033[H\033[2J", stdout);
         enum ctl_exit exit_code = run(ctl);
-        if (!clears && !ctl->json)
+        if (!clears && !ctl->json && !ctl->names)
             putchar('\n');
         if (fflush(stdout) != 0)
             return ctl_say(CTL_FILE, "cannot write to standard output");

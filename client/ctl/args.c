@@ -5,11 +5,12 @@
 
 #include "client/ctl/contexts.h"
 #include "client/ctl/ctl.h"
+#include "client/ctl/examples.h"
 #include "common/base/clock.h"
 #include "proto/rpc/endpoint.h"
 
 static struct {
-    const char *endpoint, *token_file, *context, *output;
+    const char *endpoint, *token_file, *context, *output, *columns;
     const char *tls_ca, *tls_cert, *tls_key;
     bool json;
     uint64_t timeout_ns;
@@ -41,8 +42,13 @@ static const struct common_option global_options[] = {
      "it takes precedence over the environment.\n"
      "Default: BANYAN_CONTEXT, else the one chosen with 'banyanctl context use'.",
      0, 0},
-    {"output", 'o', COMMON_OPTION_STRING, &given.output, "table|wide|json",
-     "Output format; wide: a table with all columns. Default: table.", 0, 0},
+    {"output", 'o', COMMON_OPTION_STRING, &given.output, "table|wide|name|json|yaml",
+     "Output format; wide: a table with all columns; name: the first column alone, a line each.\n"
+     "Default: table.",
+     0, 0},
+    {"columns", 0, COMMON_OPTION_STRING, &given.columns, "A,B",
+     "Columns of a table, or members of JSON and YAML, in this order: headings or JSON names. Default: all.",
+     0, 0},
     {"json", 0, COMMON_OPTION_FLAG, &given.json, NULL, "The same as --output=json.", 0, 0},
     {"timeout", 0, COMMON_OPTION_DURATION, &given.timeout_ns, "TIME",
      "How long to wait for the connection and for each answer.\n"
@@ -94,7 +100,10 @@ void ctl_take_given(struct ctl *ctl)
     ctl->timeout_ns = given.timeout_ns ? given.timeout_ns : TIMEOUT_NS;
     ctl->limit_ns = given.timeout_ns ? given.timeout_ns : UINT64_MAX;
     ctl->wide = given.output && strcmp(given.output, "wide") == 0;
-    ctl->json = given.json || (given.output && strcmp(given.output, "json") == 0);
+    ctl->names = given.output && strcmp(given.output, "name") == 0;
+    bool yaml = given.output && strcmp(given.output, "yaml") == 0;
+    ctl->json = given.json || yaml || (given.output && strcmp(given.output, "json") == 0);
+    ctl_output_as(yaml && !given.json, given.columns);
 }
 
 // The context that says where the coordinator is; *out NULL: none does.
@@ -212,6 +221,10 @@ static void print_own_help(const struct common_command *parser, const struct ctl
     own[n] = (struct common_option){.help = names};
     mine.options = own;
     common_options_parse(&mine, 2, ask, &rest, NULL);
+    const char *const *lines = ctl_examples(command->name);
+    printf("\nExamples:\n");
+    for (size_t i = 0; lines && i < CTL_EXAMPLES; i++)
+        printf("  banyanctl %s\n", lines[i]);
 }
 
 bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl, char **args,

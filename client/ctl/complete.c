@@ -10,6 +10,7 @@
 
 #include "client/ctl/contexts.h"
 #include "client/ctl/ctl.h"
+#include "client/ctl/examples.h"
 #include "client/ctl/groups.h"
 #include "common/base/clock.h"
 #include "common/cli/complete.h"
@@ -154,6 +155,8 @@ static void offer_group(const char *text, const struct ctl_command *first)
     char group[64], about[160] = "";
     size_t used = 0;
     snprintf(group, sizeof group, "%.*s", (int)strcspn(first->name, " "), first->name);
+    if (ctl_find(group, NULL))
+        return; // a command, too, and offered as that
     for (const struct ctl_command *const *g = ctl_groups; *g; g++)
         for (const struct ctl_command *c = *g; c->name; c++) {
             if (!in_group(c, group))
@@ -233,6 +236,16 @@ static void offer_arg(const struct ctl_command *command, int n_args, const char 
     banyan_disconnect(client);
 }
 
+// Whether a command's second word begins so.
+static bool begins_second(const char *group, const char *text)
+{
+    for (const struct ctl_command *const *g = ctl_groups; *g; g++)
+        for (const struct ctl_command *c = *g; c->name; c++)
+            if (*text && in_group(c, group) && strncmp(strchr(c->name, ' ') + 1, text, strlen(text)) == 0)
+                return true;
+    return false;
+}
+
 static void complete(int n, char **words)
 {
     struct common_typing typing = {.options = ctl_global_options(), .words = words, .n = n};
@@ -245,14 +258,14 @@ static void complete(int n, char **words)
             offer_commands(NULL, text);
         return;
     }
-    if (ctl_is_group(first)) { // its second word follows at once
-        if (typing.at == n - 1) {
-            if (!common_typing_option(&(struct common_typing){.words = words, .n = n}))
-                offer_commands(first, text);
-            return;
-        }
-        second = words[typing.at++];
+    const struct ctl_command *alone = ctl_is_group(first) ? ctl_find(first, NULL) : NULL; // "backup"
+    if (ctl_is_group(first) && typing.at == n - 1 && (!alone || begins_second(first, text))) {
+        if (!common_typing_option(&(struct common_typing){.words = words, .n = n}))
+            offer_commands(first, text);
+        return;
     }
+    if (ctl_is_group(first) && typing.at < n - 1 && (!alone || ctl_find(first, words[typing.at]) != alone))
+        second = words[typing.at++]; // it follows at once
     const struct ctl_command *command = ctl_find(first, second);
     if (!command) {
         common_complete_words();
@@ -270,16 +283,25 @@ static void complete(int n, char **words)
 
 // ---- tables -----------------------------------------------------------------------------------------------
 
+static json_t *examples_of(const struct ctl_command *command)
+{
+    const char *const *lines = ctl_examples(command->name);
+    json_t *out = json_array();
+    for (size_t i = 0; lines && i < CTL_EXAMPLES; i++)
+        json_array_append_new(out, json_string(lines[i]));
+    return out;
+}
+
 static void print_tables(const struct common_command *program)
 {
     json_t *tables = common_tables_command(program), *commands = json_array();
     for (const struct ctl_command *const *g = ctl_groups; *g; g++)
         for (const struct ctl_command *c = *g; c->name; c++)
-            json_array_append_new(commands,
-                                  json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:o}", "name", c->name,
-                                            "synopsis", c->synopsis, "summary", c->summary, "about",
-                                            c->about ? c->about : "", "min_args", c->min_args, "max_args",
-                                            c->max_args, "options", common_tables_options(c->options)));
+            json_array_append_new(
+                commands, json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:o, s:o}", "name", c->name, "synopsis",
+                                    c->synopsis, "summary", c->summary, "about", c->about ? c->about : "",
+                                    "min_args", c->min_args, "max_args", c->max_args, "options",
+                                    common_tables_options(c->options), "examples", examples_of(c)));
     json_object_set_new(tables, "commands", commands);
     common_tables_print(tables);
 }

@@ -35,7 +35,7 @@ struct ctl {
     const char *context;                         // whose settings they are; NULL: none's
     uint64_t timeout_ns;                         // of each call
     uint64_t limit_ns;                           // --timeout; UINT64_MAX: it was not given
-    bool json, wide;                             // --output; neither: a table of what fits a terminal
+    bool json, wide, names; // --output; none: a table of what fits a terminal. json: YAML, too
     banyan_client *client;
 };
 
@@ -59,7 +59,7 @@ extern const struct ctl_command ctl_info_commands[], ctl_sessions_commands[], ct
     ctl_backup_commands[], ctl_bench_commands[], ctl_probe_commands[], ctl_join_commands[],
     ctl_events_commands[], ctl_create_commands[], ctl_pki_commands[], ctl_trail_commands[],
     ctl_token_commands[], ctl_quota_commands[], ctl_prefix_commands[], ctl_version_commands[],
-    ctl_workers_commands[];
+    ctl_workers_commands[], ctl_backup_verify_commands[], ctl_config_commands[], ctl_bundle_commands[];
 
 // What is settled, for the library; the caller adds the rest.
 banyan_options ctl_options(const struct ctl *ctl);
@@ -104,16 +104,20 @@ struct ctl_column {
     enum ctl_format format;
 };
 
-// JSON: prints the value as it is. Table: rows are objects. All take the reference.
+// JSON: prints the value as it is. Table: rows are objects. Names: the first column alone. All take the
+// reference.
 void ctl_print_rows(const struct ctl *ctl, json_t *rows, const struct ctl_column *columns);
 void ctl_print_record(const struct ctl *ctl, json_t *record,
                       const struct ctl_column *fields); // a line a field
 // As rows, drawn as a tree: each row has "rank" and "parent" (−1: none), and the first column holds the
 // branches.
 void ctl_print_tree(const struct ctl *ctl, json_t *rows, const struct ctl_column *columns);
-void ctl_print_json(json_t *value);
-bool ctl_want_color(void);        // standard output is a terminal, and NO_COLOR does not say no
-json_t *ctl_json_id(uint64_t id); // "0x…": 64 bits do not fit every reader's numbers
+void ctl_print_json(json_t *value); // or as YAML, with --output=yaml
+// --output=yaml, and --columns: keys or headings as "name,free"; NULL: those that the command chooses.
+void ctl_output_as(bool yaml, const char *columns);
+enum ctl_exit ctl_output_over(void); // USAGE, reported: --columns named one that is none
+bool ctl_want_color(void);           // standard output is a terminal, and NO_COLOR does not say no
+json_t *ctl_json_id(uint64_t id);    // "0x…": 64 bits do not fit every reader's numbers
 json_t *ctl_json_u64(uint64_t value);
 
 // PERMISSION, reported: this client's access shows no workers, and `what` needs them.

@@ -26,6 +26,10 @@ static void check_state(struct ctl_doctor *d, const banyan_worker_info *w)
         ctl_doctor_find(d, CTL_DOCTOR_WARN, "worker", "'banyanctl worker resume' puts it back into use",
                         "%s is out of use: %s", w->name,
                         w->drain_reason[0] ? w->drain_reason : "it is draining");
+    else if (w->cordoned)
+        ctl_doctor_find(d, CTL_DOCTOR_WARN, "worker", "'banyanctl worker uncordon' gives it new chunks again",
+                        "%s gets no new chunks%s%s", w->name, w->drain_reason[0] ? ": " : "",
+                        w->drain_reason);
     else
         ctl_doctor_find(d, CTL_DOCTOR_OK, "worker", "", "%s is active: the coordinator can reach it",
                         w->name);

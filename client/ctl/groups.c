@@ -27,7 +27,10 @@ const struct ctl_command *const ctl_groups[] = {
     ctl_quarantine_commands,
     ctl_quota_commands,
     ctl_prefix_commands,
+    ctl_backup_verify_commands, // before 'backup', whose FILE 'verify' would be
     ctl_backup_commands,
+    ctl_config_commands,
+    ctl_bundle_commands,
     ctl_watch_commands,
     ctl_tensor_commands,
     ctl_until_commands,

@@ -88,7 +88,8 @@ static bool is_of(const struct ctl_command *command, const struct ctl_command *g
 static bool asks_nobody(const struct ctl_command *command)
 {
     return is_of(command, ctl_context_commands) || is_of(command, ctl_pki_commands) ||
-           is_of(command, ctl_trail_commands);
+           is_of(command, ctl_trail_commands) || is_of(command, ctl_backup_verify_commands) ||
+           is_of(command, ctl_config_commands);
 }
 
 // Whether it does so itself, when it likes to, or never.
@@ -96,7 +97,7 @@ static bool connects_itself(const struct ctl_command *command)
 {
     return asks_nobody(command) || is_of(command, ctl_until_commands) || is_of(command, ctl_top_commands) ||
            is_of(command, ctl_doctor_commands) || is_of(command, ctl_probe_commands) ||
-           is_of(command, ctl_version_commands);
+           is_of(command, ctl_version_commands) || is_of(command, ctl_bundle_commands);
 }
 
 static enum ctl_exit run_command(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl)
@@ -119,6 +120,8 @@ static enum ctl_exit run_command(const struct ctl_command *command, int argc, ch
     if (!connects_itself(command) && ctl_connect(ctl, &error) != BANYAN_OK)
         return ctl_connect_fail(&error);
     exit_code = command->run(ctl, n_args, args);
+    if (exit_code == CTL_OK)
+        exit_code = ctl_output_over();
     banyan_disconnect(ctl->client);
     if (fflush(stdout) != 0 && exit_code == CTL_OK)
         exit_code = ctl_say(CTL_FILE, "cannot write to standard output");

@@ -7,12 +7,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "client/ctl/ctl.h"
 #include "client/ctl/hints.h"
+#include "client/ctl/yaml.h"
 
-#define CTL_COLUMNS_MAX 32 // of a table, with the end
+#define CTL_COLUMNS_MAX 48 // of a table, with the end
+
+static struct {
+    bool yaml, wrong; // wrong: a column was named that is none
+    const char *columns;
+} as;
+
+void ctl_output_as(bool yaml, const char *columns)
+{
+    as.yaml = yaml;
+    as.columns = columns;
+}
+
+enum ctl_exit ctl_output_over(void)
+{
+    return as.wrong ? CTL_USAGE : CTL_OK;
+}
 
 json_t *ctl_json_id(uint64_t id)
 {
@@ -28,8 +46,12 @@ json_t *ctl_json_u64(uint64_t value)
 
 void ctl_print_json(json_t *value)
 {
-    json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    printf("\n");
+    if (as.yaml) {
+        ctl_yaml_print(stdout, value);
+    } else {
+        json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+        printf("\n");
+    }
     json_decref(value);
 }
 
@@ -125,23 +147,85 @@ static struct libscols_table *table_with(const struct ctl_column *columns, int f
     return table;
 }
 
+// ---- which columns ----------------------------------------------------------------------------------------
+
+static bool is_column(const struct ctl_column *column, const char *word, size_t len)
+{
+    return (strlen(column->key) == len && strncasecmp(column->key, word, len) == 0) ||
+           (strlen(column->title) == len && strncasecmp(column->title, word, len) == 0);
+}
+
+static void fail_column(const struct ctl_column *columns, const char *word, size_t len)
+{
+    char names[512] = "";
+    for (size_t c = 0, used = 0; columns[c].key && used < sizeof names; c++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", c ? ", " : "", columns[c].key);
+    ctl_say(CTL_USAGE, "--columns: there is no column '%.*s'; there are %s", (int)(len < 64 ? len : 64), word,
+            names);
+    as.wrong = true;
+}
+
+// Those that --columns names; else those that are not for --output=wide alone, or all.
+static bool choose(const struct ctl_column *columns, bool all, struct ctl_column shown[CTL_COLUMNS_MAX])
+{
+    size_t n = 0;
+    memset(shown, 0, CTL_COLUMNS_MAX * sizeof *shown);
+    for (size_t c = 0; !as.columns && columns[c].key && n < CTL_COLUMNS_MAX - 1; c++)
+        if (all || !(columns[c].format & CTL_WIDE))
+            shown[n++] = columns[c];
+    for (const char *at = as.columns; at && n < CTL_COLUMNS_MAX - 1;) {
+        size_t len = strcspn(at, ","), c = 0;
+        while (columns[c].key && !is_column(&columns[c], at, len))
+            c++;
+        if (!columns[c].key) {
+            fail_column(columns, at, len);
+            return false;
+        }
+        shown[n++] = columns[c];
+        at = at[len] ? at + len + 1 : NULL;
+    }
+    for (size_t c = 0; c < n; c++)
+        shown[c].format &= (unsigned)~CTL_WIDE;
+    return true;
+}
+
+// An object with the chosen members alone.
+static json_t *pick(json_t *row, const struct ctl_column *chosen)
+{
+    json_t *out = json_object();
+    for (; chosen->key; chosen++) {
+        json_t *value = json_object_get(row, chosen->key);
+        json_object_set_new(out, chosen->key, value ? json_incref(value) : json_null());
+    }
+    return out;
+}
+
 void ctl_print_rows(const struct ctl *ctl, json_t *rows, const struct ctl_column *columns)
 {
+    struct ctl_column shown[CTL_COLUMNS_MAX];
+    size_t n = json_array_size(rows);
+    if (!choose(columns, ctl->wide, shown)) {
+        json_decref(rows);
+        return;
+    }
     if (ctl->json) {
+        for (size_t i = 0; as.columns && i < n; i++)
+            json_array_set_new(rows, i, pick(json_array_get(rows, i), shown));
         ctl_print_json(rows);
         return;
     }
-    struct ctl_column shown[CTL_COLUMNS_MAX] = {0};
-    for (size_t c = 0, n = 0; columns[c].key && n < CTL_COLUMNS_MAX - 1; c++) {
-        if (!ctl->wide && columns[c].format & CTL_WIDE)
-            continue;
-        shown[n] = columns[c];
-        shown[n++].format &= (unsigned)~CTL_WIDE;
+    if (ctl->names) {
+        char buf[256];
+        for (size_t i = 0; i < n; i++)
+            puts(
+                cell_text(json_object_get(json_array_get(rows, i), columns->key), CTL_TEXT, buf, sizeof buf));
+        json_decref(rows);
+        return;
     }
     struct libscols_table *table = table_with(shown, 0);
-    for (size_t i = 0; i < json_array_size(rows); i++)
+    for (size_t i = 0; i < n; i++)
         add_line(table, NULL, json_array_get(rows, i), shown);
-    if (json_array_size(rows) > 0)
+    if (n > 0)
         scols_print_table(table);
     scols_unref_table(table);
     json_decref(rows);
@@ -183,10 +267,22 @@ static void add_field(struct libscols_table *table, const struct ctl_column *fie
         scols_cell_set_color(scols_line_get_cell(line, 1), color);
 }
 
-void ctl_print_record(const struct ctl *ctl, json_t *record, const struct ctl_column *fields)
+void ctl_print_record(const struct ctl *ctl, json_t *record, const struct ctl_column *all)
 {
-    if (ctl->json) {
-        ctl_print_json(record);
+    struct ctl_column fields[CTL_COLUMNS_MAX];
+    char buf[256];
+    if (!choose(all, true, fields)) {
+        json_decref(record);
+        return;
+    }
+    if (ctl->json || ctl->names) {
+        json_t *shown = as.columns ? pick(record, fields) : json_incref(record);
+        if (ctl->json)
+            ctl_print_json(json_incref(shown));
+        else
+            puts(cell_text(json_object_get(record, all->key), CTL_TEXT, buf, sizeof buf));
+        json_decref(shown);
+        json_decref(record);
         return;
     }
     struct libscols_table *table = new_table();
@@ -194,7 +290,6 @@ void ctl_print_record(const struct ctl *ctl, json_t *record, const struct ctl_co
     scols_table_new_column(table, "field", 0, 0);
     scols_table_new_column(table, "value", 0, 0);
     for (size_t f = 0; fields[f].key; f++) {
-        char buf[256];
         const json_t *value = json_object_get(record, fields[f].key);
         if (!value)
             continue;

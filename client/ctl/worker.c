@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers in and out of use, and the balance between them: worker drain, worker resume, worker forget,
-// rebalance.
+// Workers in and out of use, and the balance between them: worker drain, cordon, resume, forget; rebalance.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 
 static struct {
     const char *reason;
-    bool dry_run;
+    bool dry_run, lost;
     struct ctl_wait_given wait;
 } given;
 
@@ -77,6 +76,24 @@ static enum ctl_exit run_drain(struct ctl *ctl, int n_args, char **args)
                "  'banyanctl worker drain %s --wait' waits for it\n",
                worker, seen.now.chunks, common_format_bytes(seen.now.bytes, bytes, sizeof bytes),
                seen.now.sessions, seen.now.stuck[0] ? ": " : "", seen.now.stuck, worker);
+    return CTL_OK;
+}
+
+// ---- worker cordon ----------------------------------------------------------------------------------------
+
+static enum ctl_exit run_cordon(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    banyan_drain drain;
+    banyan_error error;
+    if (banyan_worker_cordon(ctl->client, args[0], given.reason, &drain, &error) != BANYAN_OK)
+        return say_not_found(&error, args[0]);
+    if (ctl->json)
+        ctl_print_json(json_pack("{s:s, s:b, s:o}", "worker", args[0], "cordoned", true, "chunks",
+                                 ctl_json_u64(drain.chunks)));
+    else
+        printf("%s gets no new chunks and keeps its %" PRIu64 "; 'banyanctl worker uncordon %s' ends this\n",
+               args[0], drain.chunks, args[0]);
     return CTL_OK;
 }
 
@@ -156,23 +173,59 @@ static bool forget_may(struct ctl *ctl, const char *name, enum ctl_exit *exit_co
     return may;
 }
 
-static enum ctl_exit run_forget(struct ctl *ctl, int n_args, char **args)
+static enum ctl_exit forget(struct ctl *ctl, const char *name)
 {
-    (void)n_args;
     banyan_error error;
     enum ctl_exit exit_code;
-    if (ctl_careful_speaks(&careful) && !forget_may(ctl, args[0], &exit_code))
+    if (ctl_careful_speaks(&careful) && !forget_may(ctl, name, &exit_code))
         return exit_code;
-    if (banyan_worker_forget(ctl->client, args[0], &error) != BANYAN_OK) {
+    if (banyan_worker_forget(ctl->client, name, &error) != BANYAN_OK) {
         if (error.code == BANYAN_FAILED_PRECONDITION || error.code == BANYAN_ABORTED)
-            return ctl_say(CTL_STATE, "%s is not forgotten: %s", args[0], error.message);
-        return say_not_found(&error, args[0]);
+            return ctl_say(CTL_STATE, "%s is not forgotten: %s", name, error.message);
+        return say_not_found(&error, name);
     }
     if (ctl->json)
-        ctl_print_json(json_pack("{s:s}", "forgotten", args[0]));
+        ctl_print_json(json_pack("{s:s}", "forgotten", name));
     else
-        printf("%s is forgotten; a worker that joins under this name is a new one\n", args[0]);
+        printf("%s is forgotten; a worker that joins under this name is a new one\n", name);
     return CTL_OK;
+}
+
+// Each of them by itself: one that must stay says why, and the others go.
+static enum ctl_exit forget_lost(struct ctl *ctl)
+{
+    banyan_cluster_info info;
+    banyan_error error;
+    enum ctl_exit exit_code = CTL_OK;
+    uint32_t n = 0;
+    if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    if (info.restricted)
+        exit_code = ctl_fail_restricted(&info, "worker forget");
+    for (uint32_t i = 0; i < info.n_workers; i++) {
+        if (strcmp(info.workers[i].state, "lost") != 0)
+            continue;
+        enum ctl_exit one = forget(ctl, info.workers[i].name);
+        exit_code = exit_code == CTL_OK ? one : exit_code;
+        n++;
+    }
+    if (!n && exit_code == CTL_OK)
+        fprintf(stderr, "no worker is lost\n");
+    banyan_cluster_info_free(&info);
+    return exit_code;
+}
+
+static enum ctl_exit check_forget(int n_args, char **args)
+{
+    (void)args;
+    if (given.lost == (n_args == 1))
+        return ctl_say(CTL_USAGE, "worker forget: give a worker, or --lost for all that are lost");
+    return CTL_OK;
+}
+
+static enum ctl_exit run_forget(struct ctl *ctl, int n_args, char **args)
+{
+    return n_args ? forget(ctl, args[0]) : forget_lost(ctl);
 }
 
 // ---- rebalance --------------------------------------------------------------------------------------------
@@ -293,7 +346,14 @@ static const struct common_option drain_options[] = {
     {0},
 };
 
+static const struct common_option cordon_options[] = {
+    {"reason", 'r', COMMON_OPTION_STRING, &given.reason, "TEXT",
+     "Reason, shown by 'banyanctl workers': at most 128 bytes. Default: none.", 0, 0},
+    {0},
+};
+
 static const struct common_option forget_options[] = {
+    {"lost", 0, COMMON_OPTION_FLAG, &given.lost, NULL, "All workers that are lost.", 0, 0},
     CTL_CAREFUL_OPTIONS(careful),
     {0},
 };
@@ -310,14 +370,23 @@ const struct ctl_command ctl_worker_commands[] = {
      "Once it has\n"
      "none it can be stopped without loss. It stays drained, even after a restart, until 'worker resume'.",
      drain_options, 1, 1, run_drain, check_drain},
-    {"worker resume", "WORKER", "put a drained worker back into use",
+    {"worker cordon", "WORKER", "give a worker no new chunks",
+     "The worker gets no new chunks, also no copies of lost ones, and takes no part in a rebalance. What it "
+     "has "
+     "stays and is\n"
+     "served, and sessions go on appending to its chunks that are not full. It stays so until 'worker "
+     "uncordon'.",
+     cordon_options, 1, 1, run_cordon, check_drain},
+    {"worker uncordon", "WORKER", "give a cordoned worker new chunks again", "The same as 'worker resume'.",
+     NULL, 1, 1, run_resume, NULL},
+    {"worker resume", "WORKER", "put a drained or cordoned worker back into use",
      "The worker gets new chunks again. Chunks that have moved away stay there until 'rebalance'.", NULL, 1,
      1, run_resume, NULL},
-    {"worker forget", "WORKER", "remove a lost worker from the list",
+    {"worker forget", "[WORKER]", "remove lost workers from the list",
      "Removes a worker that is lost and will not return, so that 'workers' no longer lists it. Refused while "
      "it is connected\n"
      "or has the only copy of a chunk, so nothing is lost.",
-     forget_options, 1, 1, run_forget, NULL},
+     forget_options, 0, 1, run_forget, check_forget},
     {"rebalance", "", "move chunks so that load matches worker speed",
      "Plans which chunks should move, from the workers' speeds and what they hold now, and moves them while "
      "sessions stay\n"

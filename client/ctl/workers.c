@@ -2,6 +2,7 @@
 // Commands: workers, worker show.
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "client/ctl/again.h"
 
@@ -14,11 +15,41 @@ static const char *no_device(const json_t *rows, size_t i)
     return lost ? "" : json_string_value(json_object_get(row, "no_device"));
 }
 
-static const char *drain_reason(const json_t *rows, size_t i)
+static const char *text_of(const json_t *row, const char *key)
+{
+    return json_string_value(json_object_get(row, key));
+}
+
+static const char *out_of_use(const json_t *rows, size_t i, const char *how)
 {
     const json_t *row = json_array_get(rows, i);
-    bool draining = json_is_true(json_object_get(row, "draining"));
-    return draining ? json_string_value(json_object_get(row, "drain_reason")) : "";
+    return json_is_true(json_object_get(row, how)) ? text_of(row, "drain_about") : "";
+}
+
+static const char *why_draining(const json_t *rows, size_t i)
+{
+    return out_of_use(rows, i, "draining");
+}
+
+static const char *why_cordoned(const json_t *rows, size_t i)
+{
+    return json_is_true(json_object_get(json_array_get(rows, i), "draining"))
+               ? ""
+               : out_of_use(rows, i, "cordoned");
+}
+
+// "new memory (ops, 2026-11-29 07:00Z)": why, who said so, and when.
+static json_t *drain_about(const banyan_worker_info *w)
+{
+    char at[32] = "";
+    time_t s = (time_t)w->drain_at_s;
+    struct tm tm;
+    if (s && gmtime_r(&s, &tm))
+        strftime(at, sizeof at, "%Y-%m-%d %H:%MZ", &tm);
+    bool more = w->drain_by[0] || at[0];
+    const char *reason = w->drain_reason[0] ? w->drain_reason : more ? "no reason given" : "";
+    return json_sprintf("%s%s%s%s%s%s", reason, more ? " (" : "", w->drain_by,
+                        w->drain_by[0] && at[0] ? ", " : "", at, more ? ")" : "");
 }
 
 // Below the table, where it takes no column: a line for each reason, with the workers that have it.
@@ -58,24 +89,28 @@ static json_t *worker_row(const banyan_worker_info *w, bool is_json)
 {
     uint64_t taken = w->used_bytes + w->free_bytes;
     char state[48]; // a table says both in one word; JSON has a field of its own
-    snprintf(state, sizeof state, "%s%s%s", w->state, w->draining && !is_json ? ", draining" : "",
+    const char *use = w->draining ? ", draining" : w->cordoned ? ", cordoned" : "";
+    snprintf(state, sizeof state, "%s%s%s", w->state, is_json ? "" : use,
              w->slow && !is_json ? ", slow" : "");
-    return json_pack("{s:s, s:s, s:s, s:b, s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:i, "
-                     "s:s, s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s}",
-                     "name", w->name, "host", w->host, "state", state, "draining", w->draining,
-                     "drain_reason", w->drain_reason, "moves", (int)w->moves, "endpoint", w->endpoint,
-                     "capacity_bytes", ctl_json_u64(w->capacity_bytes), "used_bytes",
-                     ctl_json_u64(w->used_bytes), "reserved_bytes",
-                     ctl_json_u64(taken < w->capacity_bytes ? w->capacity_bytes - taken : 0), "free_bytes",
-                     ctl_json_u64(w->free_bytes), "bandwidth", ctl_json_u64(w->bandwidth), "chunks",
-                     ctl_json_u64(w->chunks), "tokens", ctl_json_u64(w->tokens), "steps",
-                     ctl_json_u64(w->steps), "threads", (int)w->threads, "kernel", w->kernel, "engine",
-                     w->engine, "heartbeat_age_ns", ctl_json_u64(w->heartbeat_age_ns), "last_compute_ns",
-                     ctl_json_u64(w->last_compute_ns), "quarantined_bytes",
-                     ctl_json_u64(w->quarantined_bytes), "quarantined_sessions",
-                     ctl_json_u64(w->quarantined_sessions), "slow", w->slow, "seen_bandwidth",
-                     w->seen_bandwidth ? ctl_json_u64(w->seen_bandwidth) : json_null(), "cold_bytes",
-                     ctl_json_u64(w->cold_bytes), "version", w->version, "no_device", w->no_device);
+    json_t *row = json_pack(
+        "{s:s, s:s, s:s, s:b, s:s, s:b, s:s, s:o, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:i, "
+        "s:s, s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s}",
+        "name", w->name, "host", w->host, "state", state, "draining", w->draining, "drain_reason",
+        w->drain_reason, "cordoned", w->cordoned, "drain_by", w->drain_by, "drain_at_s",
+        ctl_json_u64(w->drain_at_s), "moves", (int)w->moves, "endpoint", w->endpoint, "capacity_bytes",
+        ctl_json_u64(w->capacity_bytes), "used_bytes", ctl_json_u64(w->used_bytes), "reserved_bytes",
+        ctl_json_u64(taken < w->capacity_bytes ? w->capacity_bytes - taken : 0), "free_bytes",
+        ctl_json_u64(w->free_bytes), "bandwidth", ctl_json_u64(w->bandwidth), "chunks",
+        ctl_json_u64(w->chunks), "tokens", ctl_json_u64(w->tokens), "steps", ctl_json_u64(w->steps),
+        "threads", (int)w->threads, "kernel", w->kernel, "engine", w->engine, "heartbeat_age_ns",
+        ctl_json_u64(w->heartbeat_age_ns), "last_compute_ns", ctl_json_u64(w->last_compute_ns),
+        "quarantined_bytes", ctl_json_u64(w->quarantined_bytes), "quarantined_sessions",
+        ctl_json_u64(w->quarantined_sessions), "slow", w->slow, "seen_bandwidth",
+        w->seen_bandwidth ? ctl_json_u64(w->seen_bandwidth) : json_null(), "cold_bytes",
+        ctl_json_u64(w->cold_bytes), "version", w->version, "no_device", w->no_device);
+    if (!is_json)
+        json_object_set_new(row, "drain_about", drain_about(w));
+    return row;
 }
 
 static enum ctl_exit show_workers(struct ctl *ctl)
@@ -119,8 +154,9 @@ static enum ctl_exit show_workers(struct ctl *ctl)
     if (!ctl->json)
         blank_times(rows);
     ctl_print_rows(ctl, json_incref(rows), columns);
-    if (!ctl->json) {
-        print_reasons(rows, drain_reason, " is draining: ", " are draining: ");
+    if (!ctl->json && !ctl->names) {
+        print_reasons(rows, why_draining, " is draining: ", " are draining: ");
+        print_reasons(rows, why_cordoned, " gets no new chunks: ", " get no new chunks: ");
         print_reasons(rows, no_device, " uses its processor: ", " use their processors: ");
     }
     json_decref(rows);
@@ -153,7 +189,7 @@ static enum ctl_exit run_worker_show(struct ctl *ctl, int n_args, char **args)
         {"name", "name", CTL_TEXT},
         {"host", "host", CTL_TEXT},
         {"state", "state", CTL_TEXT},
-        {"drain_reason", "drain reason", CTL_TEXT},
+        {"drain_about", "out of use because", CTL_TEXT},
         {"endpoint", "endpoint", CTL_TEXT},
         {"version", "version", CTL_TEXT},
         {"kernel", "kernel", CTL_TEXT},
@@ -201,7 +237,8 @@ const struct ctl_command ctl_workers_commands[] = {
      "worker's\n"
      "--memory without the part for messages, partial results and workspaces (of 256M: 128 MiB). A lost "
      "worker\n"
-     "shows none. Below the table: why workers are draining, and why workers with --device auto use their\n"
+     "shows none. Below the table: why workers are draining or cordoned, and why workers with --device auto "
+     "use their\n"
      "processors although their machines have hardware for a device.",
      watch_options, 0, 0, run_workers, NULL},
     {"worker show", "WORKER", "show one worker",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tenants do not see which workers a cluster has: texts for them without the workers' names.
+// Tenants do not see which workers a cluster has. No text of a failure contains a worker's name: names are in
+// the list that comes with it (proto_status.workers), which tenants do not get and others read behind the text.
 #ifndef COORDINATOR_HIDE_H
 #define COORDINATOR_HIDE_H
 
@@ -8,18 +9,17 @@
 #include "proto/rights/access.h"
 #include "proto/rpc/status.h"
 
-struct coordinator_cluster;
-
 // Whether the caller may see workers: operators and admins may.
 static inline bool coordinator_shows_workers(const struct proto_identity *who)
 {
     return who->access >= PROTO_ACCESS_OPERATOR;
 }
 
-// Puts "a worker" in the place of each name of one, as a word by itself; what does not fit in `bytes` any more is cut.
-void coordinator_hide_workers(const struct coordinator_cluster *cluster, char *text, size_t bytes);
+// Appends " (worker w1)" or " (workers w1, w2)" to a text of `bytes` bytes; nothing where there are no names.
+// Names that do not fit are left out whole.
+void coordinator_name_workers(char *text, size_t bytes, const char *const *names, size_t n);
 
-// The same in a failure, which then names none either.
-void coordinator_hide_in_status(const struct coordinator_cluster *cluster, struct proto_status *status);
+// A failure for a caller: with the names behind its message if it may see them, else without the list.
+void coordinator_status_for(bool shows_workers, struct proto_status *status);
 
 #endif

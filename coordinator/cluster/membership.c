@@ -434,7 +434,8 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     if (w->leaving && w->instance != m->instance) { // that process has ended
         w->leaving = false;
         w->draining = w->drain_ordered;
-        w->drain_reason[0] = w->draining ? w->drain_reason[0] : '\0';
+        if (!w->draining && !w->cordoned)
+            w->order = (struct coordinator_order){0};
     }
     if (w->instance != m->instance) // it has measured itself anew
         w->pace = (struct coordinator_pace){0};

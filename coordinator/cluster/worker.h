@@ -22,6 +22,7 @@
 
 #include "common/loop/machine.h"
 #include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/order.h"
 #include "coordinator/cluster/pace.h"
 #include "coordinator/cluster/quarantine.h"
 #include "coordinator/events.h"
@@ -100,15 +101,16 @@ struct coordinator_worker {
     uint32_t repairing;         // under way
     struct coordinator_quarantine arriving;   // what it showed so far that this store does not know
     struct coordinator_quarantine quarantine; // that the last whole inventory showed
-    bool draining;          // it gets no chunks, and those that it has go elsewhere (place/moves.h), because:
-    bool drain_ordered;     // an operator's word, durable
-    bool leaving;           // this process of it wants to end; another one is used again
-    bool farewell;          // this process has said that it ends now (place/strike.h)
-    bool drain_told;        // that it is empty
-    char drain_reason[129]; // for people
-    uint32_t moves, big_moves; // to it, under way; of these, the big ones (session/move_queue.h)
-    uint32_t moves_failed;     // one after the other
-    uint64_t moves_again_ns;   // others are preferred until then
+    bool draining;      // it gets no chunks, and those that it has go elsewhere (place/moves.h), because:
+    bool drain_ordered; // an operator's word, durable
+    bool leaving;       // this process of it wants to end; another one is used again
+    bool cordoned;      // an operator's word, durable: it gets no new chunks, and what it has stays
+    bool farewell;      // this process has said that it ends now (place/strike.h)
+    bool drain_told;    // that it is empty
+    struct coordinator_order order; // why, if one of these
+    uint32_t moves, big_moves;      // to it, under way; of these, the big ones (session/move_queue.h)
+    uint32_t moves_failed;          // one after the other
+    uint64_t moves_again_ns;        // others are preferred until then
     struct common_list waiting[WORKER_WAITING]; // of sessions, for room for a move to it
     uint32_t sums;                              // of its chunks, asked for and not answered (check/seals.h)
     uint32_t sums_unknown; // its `life` when it reported that it has no sums: an older build
@@ -127,6 +129,12 @@ struct coordinator_worker {
 static inline bool coordinator_worker_active(const struct coordinator_worker *w)
 {
     return w->state == COORDINATOR_WORKER_ACTIVE;
+}
+
+// Whether chunks may come to it.
+static inline bool coordinator_worker_takes(const struct coordinator_worker *w)
+{
+    return coordinator_worker_active(w) && !w->draining && !w->cordoned;
 }
 
 // What may be given out of its memory: promises are taken off, and what its chunks leave over

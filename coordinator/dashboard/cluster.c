@@ -120,15 +120,15 @@ static json_t *worker_json(const struct coordinator_worker *w, uint64_t now)
 {
     bool absent = w->state == COORDINATOR_WORKER_ABSENT;
     json_t *o =
-        json_pack("{s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:f}", "name",
+        json_pack("{s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:f}", "name",
                   coordinator_dashboard_text(w->name), "host", coordinator_dashboard_text(w->host), "state",
                   coordinator_worker_state_name(absent ? COORDINATOR_WORKER_LOST : w->state), "endpoint",
                   coordinator_dashboard_text(w->endpoint), "kernel", coordinator_dashboard_text(w->kernel),
                   "version", coordinator_dashboard_text(w->version), "no_device",
                   coordinator_dashboard_text(w->no_device), "engine",
                   coordinator_dashboard_text(w->engine[0] ? w->engine : "stream"), "drain_reason",
-                  coordinator_dashboard_text(w->drain_reason), "draining", w->draining, "slow", w->pace.slow,
-                  "pace", coordinator_pace_seen(&w->pace));
+                  coordinator_dashboard_text(w->order.reason), "draining", w->draining, "cordoned",
+                  w->cordoned, "slow", w->pace.slow, "pace", coordinator_pace_seen(&w->pace));
     put(o, "capacity_bytes", coordinator_worker_said(w, w->capacity_bytes));
     put(o, "used_bytes", coordinator_worker_said(w, w->used_bytes));
     put(o, "reserved_bytes", coordinator_worker_reserved_bytes(w));

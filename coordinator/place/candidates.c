@@ -43,7 +43,7 @@ struct coordinator_candidate *coordinator_candidates(const struct coordinator_se
     *n = 0;
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
         struct coordinator_worker *w = cluster->workers[i];
-        if (w && coordinator_worker_active(w) && !w->draining)
+        if (w && coordinator_worker_takes(w))
             active[(*n)++] = w;
     }
     memset(tokens, 0, cluster->n_workers * sizeof(*tokens));

@@ -24,7 +24,7 @@ struct drain {
     struct proto_request *request;
     struct coordinator_worker *w; // its record stays: a visitor
     bool resume;
-    char reason[129];
+    struct coordinator_order order;
 };
 
 static bool anybody_else(const struct coordinator_sessions *sessions, const struct coordinator_worker *w)
@@ -32,7 +32,7 @@ static bool anybody_else(const struct coordinator_sessions *sessions, const stru
     const struct coordinator_cluster *cluster = sessions->cluster;
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
         const struct coordinator_worker *other = cluster->workers[i];
-        if (other && other != w && coordinator_worker_active(other) && !other->draining)
+        if (other && other != w && coordinator_worker_takes(other))
             return true;
     }
     return false;
@@ -45,7 +45,7 @@ static const char *why_chunk_stays(const struct coordinator_session *s, const st
     bool without = false, room = false;
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
         const struct coordinator_worker *to = cluster->workers[i];
-        if (!to || !coordinator_worker_active(to) || to->draining || coordinator_chunk_held_by(chunk, to))
+        if (!to || !coordinator_worker_takes(to) || coordinator_chunk_held_by(chunk, to))
             continue;
         without = true;
         room = room || coordinator_worker_free_bytes(to) >= coordinator_session_index_room(s, chunk->index);
@@ -79,7 +79,7 @@ static const char *why_stuck(const struct coordinator_sessions *sessions, const 
     if (!w->draining || !w->chunks)
         return NULL;
     if (!anybody_else(sessions, w))
-        return "no other worker is active and not draining: start one, or resume one";
+        return "no other worker is active and takes chunks: start one, or resume one";
     if (sessions->moves->n)
         return NULL;
     if (!coordinator_worker_active(w))
@@ -102,18 +102,22 @@ static void answer(struct coordinator_sessions *sessions, struct proto_request *
 
 // What was decided counts from here on.
 static void set_drain(struct coordinator_sessions *sessions, struct coordinator_worker *w, bool ordered,
-                      bool leaving, const char *reason)
+                      bool leaving, const struct coordinator_order *order)
 {
-    bool was = w->draining;
+    bool was = w->draining || w->cordoned;
     w->drain_ordered = ordered;
     w->leaving = leaving;
     w->draining = ordered || leaving;
-    if (reason != w->drain_reason)
-        snprintf(w->drain_reason, sizeof(w->drain_reason), "%s", reason);
+    w->cordoned = order->cordon;
+    w->order = *order;
     if (w->draining)
         coordinator_worker_tell(w, WORKER_DRAINING, INFO,
-                                "draining worker worker=%s chunks=%" PRIu64 " reason=%s", w->name, w->chunks,
-                                w->drain_reason);
+                                "draining worker worker=%s chunks=%" PRIu64 " reason=%s by=%s", w->name,
+                                w->chunks, w->order.reason, w->order.by);
+    else if (w->cordoned)
+        coordinator_worker_tell(w, WORKER_CORDONED, INFO,
+                                "a worker gets no new chunks worker=%s chunks=%" PRIu64 " reason=%s by=%s",
+                                w->name, w->chunks, w->order.reason, w->order.by);
     else if (was)
         coordinator_worker_tell(w, WORKER_RESUMED, INFO, "a worker is in use again worker=%s chunks=%" PRIu64,
                                 w->name, w->chunks);
@@ -132,8 +136,9 @@ static void drain_stored(void *arg, enum common_code code, const char *text)
         return;
     }
     COMMON_FAILPOINT("drain_stored");
-    set_drain(d->sessions, w, !d->resume, w->leaving,
-              d->resume && w->leaving ? "its process is shutting down" : d->reason);
+    if (d->resume && w->leaving)
+        snprintf(d->order.reason, sizeof(d->order.reason), "its process is shutting down");
+    set_drain(d->sessions, w, !d->resume && !d->order.cordon, w->leaving, &d->order);
     answer(d->sessions, d->request, w);
     COMMON_FAILPOINT("drain_answered");
     free(d);
@@ -175,11 +180,14 @@ static void drain_itself(struct coordinator_sessions *sessions, struct proto_req
         w->farewell = true;
         if (!w->chunks) // and until it is gone it gets none
             w->leaving = w->draining = w->drain_told = true;
-    } else if (w->leaving == m->resume)
-        set_drain(sessions, w, w->drain_ordered, !m->resume,
-                  w->drain_ordered ? w->drain_reason
-                  : m->resume      ? ""
-                                   : m->reason);
+    } else if (w->leaving == m->resume) {
+        struct coordinator_order order = w->order; // an operator's stays
+        if (!w->drain_ordered && !w->cordoned)
+            order = (struct coordinator_order){0};
+        if (!w->drain_ordered && !w->cordoned && !m->resume)
+            snprintf(order.reason, sizeof(order.reason), "%s", m->reason);
+        set_drain(sessions, w, w->drain_ordered, !m->resume, &order);
+    }
     answer(sessions, request, w);
 }
 
@@ -207,20 +215,26 @@ void coordinator_handle_worker_drain(void *arg, struct proto_request *request)
         drain_itself(sessions, request, w, m);
         return;
     }
-    bool same = m->resume ? !w->drain_ordered
-                          : w->drain_ordered && (!m->reason[0] || !strcmp(m->reason, w->drain_reason));
+    bool same = m->resume ? !w->drain_ordered && !w->cordoned
+                          : (m->cordon ? w->cordoned : w->drain_ordered) &&
+                                (!m->reason[0] || !strcmp(m->reason, w->order.reason));
     if (m->ask || same) {
         answer(sessions, request, w);
         return;
     }
     struct drain *d = coordinator_alloc(sizeof(*d));
     *d = (struct drain){.sessions = sessions, .request = request, .w = w, .resume = m->resume};
-    snprintf(d->reason, sizeof(d->reason), "%s", m->reason);
     w->visitors++;
     struct coordinator_batch *batch = coordinator_batch_new();
-    if (m->resume)
+    if (m->resume) {
         coordinator_batch_resume(batch, w->name);
-    else
-        coordinator_batch_drain(batch, w->name, d->reason);
+    } else {
+        char bytes[COORDINATOR_ORDER_BYTES];
+        d->order.cordon = m->cordon;
+        d->order.at_s = common_clock_wall_ns() / COMMON_NS_PER_S;
+        snprintf(d->order.reason, sizeof(d->order.reason), "%s", m->reason);
+        snprintf(d->order.by, sizeof(d->order.by), "%s", proto_request_identity(request)->name);
+        coordinator_batch_drain(batch, w->name, bytes, coordinator_order_pack(&d->order, bytes));
+    }
     coordinator_store_submit(sessions->store, batch, drain_stored, d);
 }

@@ -163,10 +163,10 @@ static enum common_code no_room(struct coordinator_cluster *cluster, struct coor
                  quarantined);
     proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, PROTO_REASON_FULL,
                      "no worker has %" PRIu64
-                     " bytes left for another chunk; worker %s has the most, %" PRIu64 " of %" PRIu64
+                     " bytes left for another chunk; the most that one has is %" PRIu64 " of %" PRIu64
                      "%s: %s",
-                     wanted, active[most]->name, candidates[most].free_bytes, active[most]->capacity_bytes,
-                     active[most]->refused_beats ? ", and has just refused one" : "", instead);
+                     wanted, candidates[most].free_bytes, active[most]->capacity_bytes,
+                     active[most]->refused_beats ? ", and it has just refused one" : "", instead);
     proto_status_add_worker(status, active[most]->name);
     return status->code;
 }

@@ -38,7 +38,7 @@ static void take_shares(struct balance *b, const struct coordinator_cluster *clu
     double load = 0, speed = 0;
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
         struct coordinator_worker *w = cluster->workers[i];
-        if (!w || !coordinator_worker_active(w) || w->draining)
+        if (!w || !coordinator_worker_takes(w))
             continue;
         b->shares[b->n++] =
             (struct share){.w = w, .load = w->load_bytes, .free_bytes = coordinator_worker_free_bytes(w)};
@@ -274,7 +274,7 @@ static bool any_to_relieve(const struct coordinator_sessions *sessions, uint64_t
     const struct coordinator_cluster *cluster = sessions->cluster;
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
         const struct coordinator_worker *w = cluster->workers[i];
-        if (w && coordinator_worker_active(w) && coordinator_worker_slow(w) && !w->draining &&
+        if (w && coordinator_worker_takes(w) && coordinator_worker_slow(w) &&
             now_ns - w->slow_since_ns >= sessions->core->options.slow_after_ns)
             return true;
     }

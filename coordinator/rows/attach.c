@@ -258,9 +258,9 @@ static void commit_refused(struct committing *k)
                          h->refusal, k->s->id, k->layer, k->first, k->count, h->w->name);
         if (k->status.code == COMMON_OK) {
             proto_status_set(&k->status, COMMON_DATA_LOSS, PROTO_REASON_COVERAGE,
-                             "worker %s lacks rows of tokens [%" PRIu64 ", %" PRIu64
+                             "a worker lacks rows of tokens [%" PRIu64 ", %" PRIu64
                              ") of layer %u (%s): attach the range again, then commit again",
-                             h->w->name, k->first, k->first + k->count, k->layer, h->refusal);
+                             k->first, k->first + k->count, k->layer, h->refusal);
             k->status.session = k->s->id;
             k->status.layer = k->layer;
             proto_status_add_range(&k->status, k->first, k->count);
@@ -430,8 +430,8 @@ static void copy_differs(struct committing *k, uint64_t nth, const struct coordi
     if (k->status.code == COMMON_OK)
         proto_status_set(&k->status, COMMON_DATA_LOSS, PROTO_REASON_HASH_MISMATCH,
                          "tokens [%" PRIu64 ", %" PRIu64
-                         ") of layer %u on worker %s are not the bytes that were attached: %s",
-                         part.first, part.first + part.count, k->layer, w->name,
+                         ") of layer %u are not the bytes that were attached: %s",
+                         part.first, part.first + part.count, k->layer,
                          durable ? "they are committed, so truncate before them and attach them again"
                                  : "attach them again, then commit again");
     proto_status_add_range(&k->status, part.first, part.count);
@@ -557,6 +557,8 @@ static void commit_prepared(void *arg, const struct proto_reply *reply)
         else
             proto_status_set(&k->status, reply->code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : reply->code,
                              PROTO_REASON_WORKER_LOST, "%s", reply->text);
+        if (k->status.n_workers == 0)
+            proto_status_add_worker(&k->status, h->w->name);
     }
     if (--k->pending == 0)
         commit_judge(k);

@@ -171,17 +171,15 @@ static bool load_prefix(void *arg, uint64_t session, uint64_t incarnation, uint6
     return true;
 }
 
-static bool load_draining(void *arg, const char *worker, const void *reason, size_t reason_bytes)
+static bool load_draining(void *arg, const char *worker, const void *order, size_t bytes)
 {
     struct coordinator_loader *r = arg;
     struct coordinator_worker *w = coordinator_worker_named(r->sessions->cluster, worker);
-    size_t n = reason_bytes < sizeof(w->drain_reason) - 1 ? reason_bytes : sizeof(w->drain_reason) - 1;
     if (!w)
         return true; // more workers than --max-workers: this one has nothing
-    w->draining = w->drain_ordered = true;
-    if (n)
-        memcpy(w->drain_reason, reason, n);
-    w->drain_reason[n] = '\0';
+    coordinator_order_unpack(order, bytes, &w->order);
+    w->cordoned = w->order.cordon;
+    w->draining = w->drain_ordered = !w->cordoned;
     return true;
 }
 

@@ -46,10 +46,8 @@ static bool pack_masses(const struct coordinator_call *call, struct coordinator_
     for (uint32_t i = 0; list && i < call->n_items; i++)
         if (call->items[i].state == COORDINATOR_ITEM_DONE && !call->items[i].failure)
             list[i] = call->items[i].look.masses;
-    bool ok =
-        list &&
-        coordinator_mass_message_init(out, list, call->n_items,
-                                      coordinator_shows_workers(&call->who) ? NULL : call->steps->cluster);
+    bool ok = list &&
+              coordinator_mass_message_init(out, list, call->n_items, coordinator_shows_workers(&call->who));
     free(list);
     return ok;
 }
@@ -115,18 +113,17 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
             enum proto_reason reason = item->sent ? PROTO_REASON_UNCONFIRMED
                                        : failure  ? failure->reason
                                                   : PROTO_REASON_NONE;
-            if (failure)
-                proto_status_set(&status, unfinished, reason, "%s; before that: %.200s", text,
-                                 failure->message);
-            else
-                proto_status_set(&status, unfinished, reason, "%s", text);
+            proto_status_set(&status, unfinished, reason, "%s%s%.200s", text,
+                             failure ? "; before that: " : "", failure ? failure->message : "");
+            for (uint32_t w = 0; failure && w < failure->n_workers; w++)
+                proto_status_add_worker(&status, failure->workers[w]);
             failure = &status;
-        }
-        if (failure && !coordinator_shows_workers(&call->who)) {
+        } else if (failure) {
             status = *failure;
-            coordinator_hide_in_status(call->steps->cluster, &status);
             failure = &status;
         }
+        if (failure)
+            coordinator_status_for(coordinator_shows_workers(&call->who), &status);
         call->steps->failures[failure ? failure->code : COMMON_OK]++;
         items[i].status = failure ? proto_status_to_pb(failure) : NULL;
         items[i].length = failure ? 0 : item->length;

@@ -88,7 +88,8 @@ static void frame_failed(struct coordinator_frame *f, enum common_code code, con
     bool ours = code == COMMON_RESOURCE_EXHAUSTED || code == COMMON_DEADLINE_EXCEEDED || may_mend(code);
     enum common_code told = code == COMMON_NOT_FOUND || code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code;
     for (uint32_t i = 0; i < f->step.n_items; i++)
-        slab_failed(f->owners[i], ours ? told : COMMON_INTERNAL, PROTO_REASON_NONE, text, "", may_mend(code));
+        slab_failed(f->owners[i], ours ? told : COMMON_INTERNAL, PROTO_REASON_NONE, text,
+                    f->queue->plan->workers[0]->name, may_mend(code));
     // The root does not know the plan (any more), or us: it would say so again.
     if (code == COMMON_NOT_FOUND || code == COMMON_ABORTED)
         coordinator_plan_retire(f->queue->plan);

@@ -29,15 +29,14 @@ static uint32_t index_of(struct coordinator_mass_message *out, char *name)
 }
 
 static void fill(struct coordinator_mass_message *out, struct room *at, Banyan__Pb__MassInfo *info,
-                 const struct coordinator_masses *m, const struct coordinator_cluster *hide)
+                 const struct coordinator_masses *m, bool named)
 {
     size_t values = m->rows * m->heads * coordinator_masses_columns(m);
     *info = (Banyan__Pb__MassInfo)BANYAN__PB__MASS_INFO__INIT;
     info->visible = m->visible;
     if (m->failure.code != COMMON_OK) {
         struct proto_status failure = m->failure;
-        if (hide)
-            coordinator_hide_in_status(hide, &failure);
+        coordinator_status_for(named, &failure);
         info->status = proto_status_to_pb(&failure);
         return;
     }
@@ -69,8 +68,7 @@ static bool number_names(struct coordinator_mass_message *out)
 }
 
 bool coordinator_mass_message_init(struct coordinator_mass_message *out,
-                                   struct coordinator_masses *const *masses, size_t n,
-                                   const struct coordinator_cluster *hide)
+                                   struct coordinator_masses *const *masses, size_t n, bool named)
 {
     size_t workers = 0, names;
     for (size_t i = 0; i < n; i++)
@@ -96,9 +94,9 @@ bool coordinator_mass_message_init(struct coordinator_mass_message *out,
         if (!masses[i])
             continue;
         out->infos[i] = &at.infos[i];
-        fill(out, &at, &at.infos[i], masses[i], hide);
+        fill(out, &at, &at.infos[i], masses[i], named);
     }
-    return !hide || number_names(out);
+    return named || number_names(out);
 }
 
 void coordinator_mass_message_fini(struct coordinator_mass_message *message)

@@ -17,11 +17,10 @@ struct coordinator_mass_message {
     char (*numbered)[32]; // names, where they are hidden; NULL: they are not
     size_t n;
 };
-// Borrows the masses until the tensor has been sent. hide: NULL, or the cluster whose workers' names are not to be told:
-// they are numbered then. False: out of memory.
+// Borrows the masses until the tensor has been sent. Without `named` workers are numbered. False: out
+// of memory.
 bool coordinator_mass_message_init(struct coordinator_mass_message *out,
-                                   struct coordinator_masses *const *masses, size_t n,
-                                   const struct coordinator_cluster *hide);
+                                   struct coordinator_masses *const *masses, size_t n, bool named);
 void coordinator_mass_message_fini(struct coordinator_mass_message *message);
 
 #endif

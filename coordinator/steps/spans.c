@@ -6,6 +6,7 @@
 
 #include "common/log/log.h"
 #include "common/tracing/tracer.h"
+#include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/steps/call.h"
@@ -198,7 +199,13 @@ void coordinator_spans_answered(struct coordinator_call *call, enum common_code 
         first = false;
         bool done = item->state == COORDINATOR_ITEM_DONE;
         enum common_code code = !done ? unfinished : failure ? failure->code : COMMON_OK;
-        const char *why = !done ? text : failure ? failure->message : "";
+        const char *why = !done ? text : "";
+        struct proto_status named;
+        if (done && failure) { // for the operator, as all traces and logs are
+            named = *failure;
+            coordinator_status_for(true, &named);
+            why = named.message;
+        }
         say(item, code, why, now_ns);
         if (!item->trace.own)
             continue;

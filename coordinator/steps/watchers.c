@@ -118,8 +118,7 @@ static void answer_watcher(struct coordinator_watch *watch, const struct coordin
         answer->traces[i].worker = (char *)"";
     struct coordinator_mass_message masses;
     struct sent *sent = NULL;
-    if (coordinator_mass_message_init(&masses, answer->masses, m.n_steps,
-                                      shown ? NULL : watch->steps->cluster))
+    if (coordinator_mass_message_init(&masses, answer->masses, m.n_steps, shown))
         sent = malloc(sizeof(*sent) + masses.tensor.dims[0] * sizeof(float));
     if (!sent) {
         proto_request_fail(w->request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL,

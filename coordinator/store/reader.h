@@ -39,7 +39,7 @@ struct coordinator_store_reader {
     // After all of a session, in the order in which they were used.
     bool (*prefix)(void *arg, uint64_t session, uint64_t incarnation, uint64_t ttl_ns, bool pinned,
                    const void *hashes, size_t bytes);
-    bool (*draining)(void *arg, const char *worker, const void *reason, size_t reason_bytes);
+    bool (*draining)(void *arg, const char *worker, const void *order, size_t bytes);
     // All tenants but the default one, then all tokens, both with `tenants` and not `arg`. May be NULL.
     bool (*tenant)(void *tenants, uint32_t id, const char *name);
     bool (*token)(void *tenants, const struct coordinator_token_row *row);

@@ -16,6 +16,7 @@
 #include "coordinator/store/hold.h"
 #include "coordinator/store/job.h"
 #include "coordinator/store/leftover.h"
+#include "coordinator/store/spare.h"
 #include "coordinator/store/sql.h"
 
 #define COUNTER_BLOCK (UINT64_C(1) << 16)
@@ -30,6 +31,8 @@ struct coordinator_batch {
     void *arg;
     enum common_code code;
     bool wrote; // rows, with those that were committed together; of the first of them
+    bool full;  // it failed since the disk is full, or may be
+    bool lent;  // the spare was lent when it was written
     char text[160];
     struct coordinator_store *store; // once it was submitted
 };
@@ -43,6 +46,7 @@ struct counter {
 struct coordinator_store {
     struct common_loop *loop;
     struct coordinator_sql sql; // the store's thread
+    struct coordinator_spare spare;
     char *path;
     bool restored;
     uint64_t term;
@@ -182,9 +186,10 @@ void coordinator_batch_quota(struct coordinator_batch *batch, uint32_t tenant, c
     add_numbers(batch, max ? COORDINATOR_OP_QUOTA : COORDINATOR_OP_QUOTA_DROP, name, tenant, max, 0, 0);
 }
 
-void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason)
+void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const void *order,
+                             size_t bytes)
 {
-    op_bytes(batch_add(batch, COORDINATOR_OP_DRAIN, worker), reason, strlen(reason));
+    op_bytes(batch_add(batch, COORDINATOR_OP_DRAIN, worker), order, bytes);
 }
 
 void coordinator_batch_resume(struct coordinator_batch *batch, const char *worker)
@@ -294,6 +299,7 @@ void coordinator_batch_clip(struct coordinator_batch *batch, uint64_t session, u
 static void batch_fail(struct coordinator_batch *batch, int rc, const char *what, const char *text)
 {
     batch->code = rc == SQLITE_FULL ? COMMON_RESOURCE_EXHAUSTED : COMMON_UNAVAILABLE;
+    batch->full = rc == SQLITE_FULL || rc == SQLITE_IOERR;
     snprintf(batch->text, sizeof(batch->text), "the store %s: %s", what, text);
 }
 
@@ -329,7 +335,7 @@ static bool batches_write(struct coordinator_sql *sql, struct coordinator_batch 
                           const struct coordinator_batch *end)
 {
     for (struct coordinator_batch *b = first; b != end; b = b->next)
-        b->code = COMMON_OK, b->text[0] = '\0';
+        b->code = COMMON_OK, b->text[0] = '\0', b->full = false;
     bool refused = COMMON_FAILPOINT_FAILS("store_written");
     int before = sqlite3_total_changes(sql->db);
     int rc = refused ? SQLITE_FULL : coordinator_sql_exec(sql, "BEGIN IMMEDIATE");
@@ -356,14 +362,30 @@ static bool batches_write(struct coordinator_sql *sql, struct coordinator_batch 
     return false;
 }
 
+#define FULL_TEXT "the disk is full, and only what frees space is accepted"
+
+// A batch by itself. tried: it has failed by itself already.
+static void batch_commit(struct coordinator_store *store, struct coordinator_batch *b, bool tried)
+{
+    bool serves = coordinator_spare_serves(b->ops, b->n);
+    if (store->spare.state == COORDINATOR_SPARE_LENT && !serves)
+        batch_fail(b, SQLITE_FULL, "refused", FULL_TEXT);
+    else if ((tried || !batches_write(&store->sql, b, b->next)) && serves && b->full &&
+             coordinator_spare_lend(&store->spare))
+        (void)batches_write(&store->sql, b, b->next);
+    b->lent = store->spare.state == COORDINATOR_SPARE_LENT;
+}
+
 // Everything that waits goes into one transaction: one wait for the disk, whatever the load. When it fails,
 // each goes alone: what is too large for the disk does not take others along.
-static void batches_commit(struct coordinator_sql *sql, struct coordinator_batch *list)
+static void batches_commit(struct coordinator_store *store, struct coordinator_batch *list)
 {
-    if (batches_write(sql, list, NULL) || !list->next)
+    coordinator_spare_regain(&store->spare, &store->sql);
+    bool lent = store->spare.state == COORDINATOR_SPARE_LENT;
+    if (!lent && batches_write(&store->sql, list, NULL))
         return;
     for (struct coordinator_batch *b = list; b; b = b->next)
-        (void)batches_write(sql, b, b->next);
+        batch_commit(store, b, !lent && !list->next);
 }
 
 // Writes something, and so goes over what a failed COMMIT may have left: who is told that the store has refused must
@@ -401,8 +423,10 @@ static void batches_deliver(void *arg)
         struct coordinator_batch *batch = list;
         list = batch->next;
         COMMON_FAILPOINT("store_answered");
-        if (batch->code == COMMON_OK && batch->wrote)
-            batch->store->failing = false; // what deletes what is not there needs no disk
+        if (batch->code == COMMON_OK && batch->wrote) // what deletes what is not there needs no disk
+            batch->store->failing = batch->lent;
+        if (batch->code == COMMON_OK && batch->lent)
+            strcpy(batch->store->failed_text, "the store refuses: " FULL_TEXT);
         if (batch->code != COMMON_OK && batch->store->started) {
             batch->store->failing = true;
             batch->store->failed++;
@@ -432,7 +456,7 @@ static void *store_thread(void *arg)
         uint64_t began_ns = common_clock_ns();
         bool any = list != NULL;
         if (any) {
-            batches_commit(&store->sql, list);
+            batches_commit(store, list);
             wait_until_sure(store);
         }
         uint64_t took_ns = common_clock_ns() - began_ns;
@@ -649,6 +673,8 @@ static enum common_code start(struct coordinator_store *store, bool sync_full,
     if (code == COMMON_OK)
         code = coordinator_sql_open(&store->sql, store->path, sync_full, err);
     if (code == COMMON_OK)
+        coordinator_spare_open(&store->spare, store->hold ? store->path : NULL);
+    if (code == COMMON_OK)
         code = coordinator_sql_read(&store->sql, reader, err);
     if (code == COMMON_OK)
         code = start_life(store, err);
@@ -661,6 +687,7 @@ static void close_files(void *arg)
 {
     struct coordinator_store *store = arg;
     coordinator_sql_close(&store->sql);
+    coordinator_spare_close(&store->spare);
     if (store->leftover >= 0)
         close(store->leftover);
     store->leftover = -1;
@@ -680,6 +707,7 @@ enum common_code coordinator_store_open(const char *path, bool sync_full, struct
     store->loop = loop;
     store->path = copy;
     store->leftover = -1;
+    store->spare.fd = -1;
     store->tail = &store->head;
     store->submitted_tail = &store->submitted;
     pthread_mutex_init(&store->lock, NULL);

@@ -85,8 +85,9 @@ void coordinator_batch_accept(struct coordinator_batch *batch); // it is as any 
 void coordinator_batch_worker(struct coordinator_batch *batch, const char *name, uint64_t instance);
 void coordinator_batch_worker_drop(struct coordinator_batch *batch,
                                    const char *name); // and that it is drained
-// The worker is to get no chunks, and to lose those that it has; reason: for people. And no longer.
-void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason);
+// The worker is to get no chunks (cluster/order.h has the bytes). And no longer.
+void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const void *order,
+                             size_t bytes);
 void coordinator_batch_resume(struct coordinator_batch *batch, const char *worker);
 void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
                                const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch,

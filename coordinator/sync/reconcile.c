@@ -92,6 +92,8 @@ static void compare_session(struct coordinator_visit *v, struct coordinator_sess
              written = absent && may_have_rows(s, chunk, w->fresh);
         if (absent && (being_written || written))
             v->n_lost += copy_gone(s, chunk, copy, written);
+        else if (absent && !chunk->known && !coordinator_copy_heard(&chunk->copies[copy]))
+            coordinator_copy_set_doubtful(&chunk->copies[copy], true); // gone, if another one has rows of it
     }
     coordinator_session_recount(s);
     if (s->awaited)

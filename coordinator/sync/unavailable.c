@@ -77,12 +77,11 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
     status->layer = layer;
     const struct proto_range *r = &status->ranges[0];
     status->code = lost ? COMMON_DATA_LOSS : COMMON_UNAVAILABLE;
-    snprintf(status->message, sizeof(status->message),
-             "%s tokens [%" PRIu64 ", %" PRIu64 ")%s, which were on %s%s: %s",
+    snprintf(status->message, sizeof(status->message), "%s tokens [%" PRIu64 ", %" PRIu64 ")%s: %s",
              lost ? "no worker holds" : "no reachable worker holds", r->first, r->first + r->count,
-             status->n_ranges > 1 ? " and more" : "", status->workers[0],
-             status->n_workers > 1 ? " and others" : "",
-             lost ? "truncate the session before them, or delete it" : "try again when it is back");
+             status->n_ranges > 1 ? " and more" : "",
+             lost ? "truncate the session before them, or delete it"
+                  : "try again when those that have them are back");
     return status->code;
 }
 

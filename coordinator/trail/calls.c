@@ -31,6 +31,8 @@ static void look_drain(const void *asked, const void *reply, call *out)
         *out = (call){.kind = NOT};
     else if (m->resume)
         out->what = "worker.resume";
+    else if (m->cordon)
+        out->what = "worker.cordon";
 }
 
 static void look_rebalance(const void *asked, const void *reply, call *out)

@@ -66,6 +66,9 @@ def command_sections(tables):
         yield from prose(words[0].upper() + words[1:] + ("" if words.endswith((".", ":")) else "."))
         yield from named_list(line.strip().partition(": ")[::2] for line in lines if line.startswith("  "))
         yield from option_list(command["options"])
+        yield from (".Pp", "Examples:", ".Bd -literal -offset indent")
+        yield from (guarded(f"banyanctl {line}") for line in command["examples"])
+        yield ".Ed"
 
 
 def exit_items(codes, heading, worker_or_coordinator):

@@ -36,6 +36,7 @@ def commands(program, rows):
         yield from fenced(f"{program} {row['name']} {row['synopsis']}".rstrip())
         yield from told(sentence(row["about"] or row["summary"]))
         yield from table(("option", ""), options(row["options"]))
+        yield from fenced("\n".join(f"{program} {line}" for line in row["examples"]), "sh")
 
 
 def page(root, bin_dir):

@@ -35,6 +35,7 @@ enum proto_event_severity { PROTO_EVENT_INFO, PROTO_EVENT_WARN, PROTO_EVENT_ERRO
     X(WORKER_LACKS, "worker-lacks", 64, 1, "it came back without chunks that have committed rows")           \
     X(WORKER_DRAINING, "worker-draining", 64, 1, "it is draining")                                           \
     X(WORKER_DRAINED, "worker-drained", 64, 1, "it is drained: no chunks are left")                          \
+    X(WORKER_CORDONED, "worker-cordoned", 64, 1, "it gets no new chunks, and keeps those that it has")       \
     X(WORKER_RESUMED, "worker-resumed", 64, 1, "it is in use again")                                         \
     X(WORKER_FORGOTTEN, "worker-forgotten", 64, 1, "an operator has removed it from the list")               \
     X(WORKER_SLOW, "worker-slow", 64, 1, "it is much slower than planned")                                   \

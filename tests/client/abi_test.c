@@ -51,6 +51,7 @@ static void test_exports(void **state)
                                         "banyan_prefix_drop",
                                         "banyan_rebalance",
                                         "banyan_worker_drain",
+                                        "banyan_worker_cordon",
                                         "banyan_worker_resume",
                                         "banyan_worker_forget",
                                         "banyan_balance_free",

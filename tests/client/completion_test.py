@@ -116,7 +116,11 @@ class Completion(unittest.TestCase):
         self.offers("banyanctl help ", *firsts)
         for group in sorted({name.split()[0] for name in names if " " in name}):
             seconds = {name.split()[1] for name in names if name.startswith(f"{group} ")}
-            self.offers(f"banyanctl {group} ", *seconds)
+            if group in names:  # "backup FILE", and "backup verify FILE"
+                for second in seconds:
+                    self.offers(f"banyanctl {group} {second[:2]}", second)
+            else:
+                self.offers(f"banyanctl {group} ", *seconds)
             self.offers(f"banyanctl help {group} ", *seconds)
         self.offers("banyanctl sess", "session", "sessions")
         self.offers("banyanctl nothing ")

@@ -106,7 +106,7 @@ static void test_usage(void **state)
     ctl_complained("--help");
     ctl_expect(2, "status --bogus", NULL);
     ctl_complained("--bogus");
-    ctl_expect(2, "status -o yaml", NULL);
+    ctl_expect(2, "status -o xml", NULL);
     ctl_complained("one of table, wide, json");
     ctl_expect(2, "ping -c 0", NULL);
     ctl_expect(2, "session create", NULL);

@@ -34,6 +34,12 @@ for program in banyanctl banyan-coordinator banyan-worker; do # as shells look f
     cmp <("$prefix/bin/banyanctl" completion fish) "$prefix/share/fish/vendor_completions.d/$program.fish"
 done
 cmp <("$prefix/bin/banyanctl" completion zsh) "$prefix/share/zsh/site-functions/_banyanctl"
+named=$(for program in "$prefix"/bin/*; do "$program" --tables; done | grep -oE 'docs/[a-z]+/[a-z-]+\.md' || true
+    grep -ohE 'docs/[a-z]+/[a-z-]+\.md' "$prefix"/share/banyan/prometheus/*.yaml "$prefix"/lib/systemd/system/* || true)
+for page in $(sort -u <<<"$named"); do # that help, alerts and units name
+    [ -s "$prefix/share/doc/banyan/$page" ] || { echo "named, and not installed: $page"; exit 1; }
+done
+[ -s "$prefix/share/doc/banyan/docs/operating/alerts.md" ] || { echo "no page of alerts is named"; exit 1; }
 soname=$(readelf -d "$lib/libbanyan.so.$version" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 [ "$soname" = libbanyan.so.0 ] || { echo "the soname is '$soname'"; exit 1; }
 if readelf -d "$prefix"/bin/* "$lib/libbanyan.so" | grep -E 'R(UN)?PATH'; then

@@ -57,6 +57,55 @@ class Lists(unittest.TestCase):
         self.assertIn("'size' is not one of id, name, memory", self.cluster.ctl("sessions", "--sort=size", code=2)[1])
         self.cluster.ctl("sessions", "--limit=0", code=2)
 
+    def yaml_rows(self, *words):
+        """Of block style: objects whose members are values or lists of them, as JSON has them."""
+        rows = []
+        lines = self.cluster.ctl(*words, "-o", "yaml")[0].splitlines()
+        self.assertEqual(lines.pop(0), "---")
+        for line in lines:
+            self.assertIn(line[:2], ("- ", "  "))
+            if line.startswith("    - "):
+                rows[-1][key].append(json.loads(line[6:]))
+                continue
+            if line[0] == "-":
+                rows.append({})
+            key, value = line[2:].split(":", 1)
+            rows[-1][key] = json.loads(value) if value else []
+        return rows
+
+    def test_formats(self):
+        ctl = self.cluster.ctl
+        rows = self.cluster.json("sessions", "--sort=name")
+        for row in rows:
+            row.pop("idle_ns")
+        yaml = self.yaml_rows("sessions", "--sort=name")
+        for row in yaml:
+            row.pop("idle_ns")
+        self.assertEqual(yaml, rows)
+        self.assertEqual(ctl("sessions", "-o", "name")[0].split(), sorted(r["id"] for r in rows))
+        self.assertEqual(ctl("workers", "-o", "name")[0], "a\n")
+        self.assertEqual(ctl("worker", "show", "a", "-o", "name")[0], "a\n")
+        # By heading or JSON name, those of --output=wide, too, in the order given.
+        lines = ctl("sessions", "--sort=name", "--columns", "tokens,name")[0].splitlines()
+        self.assertEqual([line.split() for line in lines],
+                         [["TOKENS", "NAME"]] + [[str(r["length"]), r["name"]] for r in rows])
+        self.assertEqual(ctl("workers", "--columns=version")[0].split()[0], "VERSION")
+        self.assertEqual(self.cluster.json("sessions", "--sort=name", "--columns=name"),
+                         [{"name": r["name"]} for r in rows])
+        self.assertEqual(ctl("worker", "show", "a", "--columns=NAME")[0].split(), ["name", "a"])
+        self.assertIn("no column 'size'; there are id, name", ctl("sessions", "--columns=size", code=2)[1])
+        self.assertIn("not one of table, wide, name, json", ctl("sessions", "-o", "xml", code=2)[1])
+
+    def test_examples(self):
+        """Each command's help ends with its own two; that they are right: tests/tools/check_commands.py."""
+        for command in json.loads(self.cluster.ctl("--tables")[0])["commands"]:
+            name, lines = command["name"], command["examples"]
+            self.assertEqual(len(lines), 2, name)
+            self.assertTrue(all(line == name or line.startswith(name + " ") for line in lines), name)
+            says = self.cluster.ctl("help", *name.split())[0]
+            self.assertTrue(says.endswith("".join(f"  banyanctl {line}\n" for line in lines)), name)
+            self.assertEqual(says.count("banyanctl --help"), 1, name)
+
     def test_version(self):
         version = subprocess.run([f"{BIN}/banyan-worker", "--version"], capture_output=True, text=True, check=True)
         said = self.cluster.json("workers")

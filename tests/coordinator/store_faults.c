@@ -8,6 +8,7 @@
 #include <cmocka.h>
 // clang-format on
 
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <sqlite3.h>
@@ -144,6 +145,111 @@ void store_full_disk(void **state)
     assert_int_equal(seen.chunks, 1 + 5000 + 2 + 1);
     store_close(store);
     signal(SIGXFSZ, was);
+}
+
+// ---- deletes on a disk that is full ----------------------------------------------------------------
+
+// What the store's files have together may not become more than this; 0: as much as they like.
+static atomic_ullong disk_bytes;
+
+static unsigned long long files_bytes(void)
+{
+    static const char *const suffixes[] = {"", "-wal", "-spare"};
+    unsigned long long sum = 0;
+    for (int i = 0; i < 3; i++) {
+        char path[160];
+        struct stat info;
+        snprintf(path, sizeof path, "%s%s", store_path, suffixes[i]);
+        sum += stat(path, &info) == 0 ? (unsigned long long)info.st_size : 0;
+    }
+    return sum;
+}
+
+static bool no_room(int fd, off_t end)
+{
+    struct stat info;
+    unsigned long long most = disk_bytes;
+    return most && fstat(fd, &info) == 0 && end > info.st_size &&
+           files_bytes() + (unsigned long long)(end - info.st_size) > most;
+}
+
+int __real_posix_fallocate(int fd, off_t at, off_t len);
+int __wrap_posix_fallocate(int fd, off_t at, off_t len);
+int __wrap_posix_fallocate(int fd, off_t at, off_t len)
+{
+    return no_room(fd, at + len) ? ENOSPC : __real_posix_fallocate(fd, at, len);
+}
+
+static ssize_t small_pwrite(int fd, const void *data, size_t len, off_t at)
+{
+    if (!no_room(fd, at + (off_t)len))
+        return pwrite(fd, data, len, at);
+    errno = ENOSPC;
+    return -1;
+}
+
+static struct coordinator_batch *session_of(uint64_t id, uint32_t chunks)
+{
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_session(batch, id, "", "spec", 4, 1, 1, 0);
+    for (uint32_t i = 0; i < chunks; i++)
+        coordinator_batch_chunk(batch, id, i, id << 32 | i, false, "a holder of some chunks of this session");
+    return batch;
+}
+
+static enum common_code submitted(struct coordinator_store *store, struct coordinator_batch *batch,
+                                  struct answer *answer)
+{
+    *answer = (struct answer){0};
+    coordinator_store_submit(store, batch, answered, answer);
+    await(answer);
+    return answer->code;
+}
+
+// A session is deleted and another truncated, though the disk has no byte left; what needs space is refused
+// meanwhile. Then the log is emptied, and new sessions take the place of the deleted one.
+void store_deletes_when_full(void **state)
+{
+    (void)state;
+    sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
+    struct coordinator_store *store;
+    struct store_seen seen;
+    struct answer answer;
+    uint64_t id = 2;
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    assert_int_equal(vfs->xSetSystemCall(vfs, "pwrite", (sqlite3_syscall_ptr)small_pwrite), SQLITE_OK);
+    assert_int_equal(vfs->xSetSystemCall(vfs, "pwrite64", (sqlite3_syscall_ptr)small_pwrite), SQLITE_OK);
+    assert_int_equal(submitted(store, session_of(1, 3000), &answer), COMMON_OK);
+    disk_bytes = files_bytes() + (1 << 20);
+    while (submitted(store, session_of(id, 500), &answer) == COMMON_OK)
+        id++;
+    assert_int_equal(answer.code, COMMON_RESOURCE_EXHAUSTED);
+    assert_true(id > 2);
+    disk_bytes = files_bytes(); // not a byte more
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_session_drop(batch, 1);
+    assert_int_equal(submitted(store, batch, &answer), COMMON_OK);
+    assert_non_null(strstr(coordinator_store_trouble(store), "only what frees space"));
+    assert_int_equal(submitted(store, session_of(id, 1), &answer), COMMON_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(answer.text, "only what frees space"));
+    batch = coordinator_batch_new();
+    coordinator_batch_cut(batch, 2, 7);
+    coordinator_batch_clip(batch, 2, 0);
+    for (uint32_t i = 0; i < 500; i++)
+        coordinator_batch_chunk_drop(batch, 2, i);
+    assert_int_equal(submitted(store, batch, &answer), COMMON_OK);
+    for (int i = 0; i < 600 && submitted(store, session_of(id, 1), &answer) != COMMON_OK; i++)
+        usleep(100000);
+    assert_int_equal(answer.code, COMMON_OK);
+    assert_null(coordinator_store_trouble(store));
+    assert_true(files_bytes() <= disk_bytes);
+    disk_bytes = 0;
+    store_close(store);
+    assert_int_equal(vfs->xSetSystemCall(vfs, NULL, NULL), SQLITE_OK);
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    assert_int_equal(seen.sessions, id - 1); // 1 is gone, the last one is there
+    assert_int_equal(seen.chunks, (id - 3) * 500 + 1);
+    store_close(store);
 }
 
 // A commit that fails acknowledges nothing, and the next one works.

@@ -49,6 +49,7 @@ int store_teardown(void **state);
 
 // Tests: store_faults.c
 void store_full_disk(void **state);
+void store_deletes_when_full(void **state);
 void store_commit_that_fails(void **state);
 void store_half_a_batch(void **state);
 void store_numbers_wait(void **state);

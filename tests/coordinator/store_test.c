@@ -57,8 +57,8 @@ static void everything_comes_back(void **state)
     coordinator_batch_prefix_used(batch, OTHER, 8); // before the other one
     coordinator_batch_member(batch, UINT64_C(0xfedcba9876543210), "w0");
     coordinator_batch_member(batch, UINT64_C(0xfedcba9876543210), "w1");
-    coordinator_batch_drain(batch, "w1", "its fan is loud");
-    coordinator_batch_drain(batch, "w0", "");
+    coordinator_batch_drain(batch, "w1", "its fan is loud", 15);
+    coordinator_batch_drain(batch, "w0", "", 0);
     coordinator_batch_resume(batch, "w0");
     for (uint32_t i = 0; i < 4; i++)
         coordinator_batch_chunk(batch, UINT64_C(0xfedcba9876543210), i, 10 + i, false, "w0");
@@ -697,6 +697,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(older_store, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(a_batch_is_atomic, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_full_disk, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(store_deletes_when_full, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_commit_that_fails, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_half_a_batch, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_numbers_wait, store_setup, store_teardown),

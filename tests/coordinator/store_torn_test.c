@@ -329,9 +329,12 @@ static int teardown(void **state)
 {
     (void)state;
     common_loop_free(loop);
-    char lock[160];
-    snprintf(lock, sizeof lock, "%s-lock", path);
-    unlink(lock);
+    static const char *const suffixes[] = {"-lock", "-spare"};
+    for (int i = 0; i < 2; i++) {
+        char name[160];
+        snprintf(name, sizeof name, "%s%s", path, suffixes[i]);
+        unlink(name);
+    }
     unlink(path);
     return rmdir(folder);
 }

@@ -6,7 +6,7 @@ import pathlib
 
 import yaml
 
-CLUSTER_WIDE = {"Namespace"}
+CLUSTER_WIDE = {"Namespace", "PriorityClass"}
 
 
 def load_all(path):
@@ -27,6 +27,8 @@ def patch(doc, operations):
             key = int(last) if isinstance(at, list) else last
             at[key]  # KeyError, IndexError: what is replaced has to be there
             at[key] = op["value"]
+        elif op["op"] == "remove" and isinstance(at, dict):
+            del at[last]  # KeyError: likewise
         elif op["op"] == "add" and last == "-":
             at.append(op["value"])
         elif op["op"] == "add" and isinstance(at, dict):

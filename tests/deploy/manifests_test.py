@@ -21,6 +21,7 @@ import tempfile
 import time
 import unittest
 
+import helm
 import jsonschema
 import kubernetes_validate
 import kustomize
@@ -317,6 +318,91 @@ class Kubernetes(unittest.TestCase):
             return None
         finally:
             connection.close()
+
+
+class Chart(unittest.TestCase):
+    """deploy/kubernetes/chart: it is made from the base, and gives a cluster the same."""
+
+    CHART = KUBERNETES / "chart"
+
+    @staticmethod
+    def by_name(docs):
+        return {(d["kind"], d["metadata"]["name"]): d for d in docs}
+
+    def test_it_is_as_it_would_be_made(self):
+        done = subprocess.run([sys.executable, "-B", KUBERNETES / "chart.py", "--check"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_it_gives_the_base(self):
+        ours, base = self.by_name(helm.render(self.CHART)), self.by_name(kustomize.render(KUBERNETES / "base"))
+        del base["Namespace", "banyan"]  # helm install --create-namespace
+        config = ours["ConfigMap", "banyan"]["data"]
+        for name, text in base["ConfigMap", "banyan"]["data"].items():
+            lines = [line for line in text.splitlines() if not line.startswith("# SPDX")]
+            self.assertEqual(config.pop(name).splitlines(), lines)
+        self.assertEqual(config, {})
+        del ours["ConfigMap", "banyan"], base["ConfigMap", "banyan"]
+        for doc in ours.values():
+            if doc["kind"] == "StatefulSet":
+                self.assertRegex(doc["spec"]["template"]["metadata"]["annotations"].pop("checksum/config"), "^[0-9a-f]{64}$")
+        self.assertEqual(ours, base)
+
+    def test_its_values(self):
+        one = {"image": "r/banyan:1", "workerPerNode": False, "coordinator": {"cpu": "8"},
+               "worker": {"replicas": 7, "memory": "120Gi", "storage": "1Ti", "stopSeconds": 300, "conf": "memory = 100G\n"}}
+        docs = self.by_name(helm.render(self.CHART, one))
+        for doc in docs.values():
+            for version in VERSIONS:
+                with self.subTest(kind=doc["kind"], version=version):
+                    kubernetes_validate.validate(doc, version, strict=True)
+        worker, coordinator = docs["StatefulSet", "banyan-worker"]["spec"], docs["StatefulSet", "banyan-coordinator"]["spec"]
+        pod = worker["template"]["spec"]
+        self.assertEqual((worker["replicas"], pod["terminationGracePeriodSeconds"], pod["containers"][0]["image"]), (7, 300, "r/banyan:1"))
+        self.assertNotIn("affinity", pod)
+        self.assertEqual(pod["containers"][0]["resources"]["limits"], {"cpu": "4", "memory": "120Gi"})
+        self.assertEqual(coordinator["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"], "8")
+        self.assertEqual(worker["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"], "1Ti")
+        self.assertEqual(docs["ConfigMap", "banyan"]["data"]["worker.conf"], "memory = 100G\n")
+        before = self.by_name(helm.render(self.CHART))["StatefulSet", "banyan-worker"]["spec"]["template"]["metadata"]["annotations"]
+        self.assertNotEqual(worker["template"]["metadata"]["annotations"]["checksum/config"], before["checksum/config"])
+        with self.assertRaises(KeyError):
+            helm.evaluate(" .Values.no.such ", {"Values": {}})
+
+    def test_monitors(self):
+        """Each daemon's port http by its certificate's name, under the jobs' names that alerts.yaml has."""
+        self.assertNotIn(("PodMonitor", "banyan"), self.by_name(helm.render(self.CHART)))
+        ours = self.by_name(helm.render(self.CHART, {"podMonitor": True}))["PodMonitor", "banyan"]
+        self.assertEqual([ours], kustomize.render(KUBERNETES / "monitoring"))
+        other = self.by_name(helm.render(self.CHART, {"podMonitor": True}, "ml"))["PodMonitor", "banyan"]
+        self.assertEqual(other["spec"]["podMetricsEndpoints"][0]["tlsConfig"]["serverName"], "x.banyan-worker.ml.svc")
+        base = kustomize.render(KUBERNETES / "base")
+        alerts = (SOURCE / "deploy/prometheus/alerts.yaml").read_text()
+        for point in ours["spec"]["podMetricsEndpoints"]:
+            keep, name = point["relabelings"]
+            set_, = (d for d in base if d["kind"] == "StatefulSet" and d["metadata"]["labels"]["app.kubernetes.io/component"] == keep["regex"])
+            pod = set_["spec"]["template"]
+            self.assertTrue(fits(ours["spec"]["selector"], pod["metadata"]["labels"]))
+            self.assertIn(point["port"], [p["name"] for p in pod["spec"]["containers"][0]["ports"]])
+            self.assertEqual(point["scheme"].upper(), pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["scheme"])
+            self.assertIn(point["tlsConfig"]["ca"]["secret"]["name"], [v["secret"]["secretName"] for v in pod["spec"]["volumes"] if "secret" in v])
+            self.assertIn(f'job="{name["replacement"]}"', alerts)
+
+
+class Priorities(unittest.TestCase):
+    def test_two_copies_are_on_two_nodes(self):
+        """Where a configuration asks for copies, no node has two workers, but where there is only one."""
+        for folder in FOLDERS:
+            docs = kustomize.render(KUBERNETES / folder)
+            config, = (d["data"] for d in docs if d["kind"] == "ConfigMap")
+            copies = int((re.search(r"^replicas = (\d+)", config["coordinator.conf"], re.M) or [0, "1"])[1])
+            pods = {d["metadata"]["name"]: d["spec"]["template"]["spec"] for d in docs if d["kind"] == "StatefulSet"}
+            apart = "affinity" in pods["banyan-worker"]
+            self.assertEqual(apart, copies > 1 and "development" not in folder, folder)
+            names = {d["metadata"]["name"] for d in docs if d["kind"] == "PriorityClass"}
+            self.assertTrue(all(spec["priorityClassName"] in names for spec in pods.values()))
+            budgets = {d["metadata"]["name"]: d["spec"] for d in docs if d["kind"] == "PodDisruptionBudget"}
+            self.assertEqual(budgets["banyan-coordinator"]["minAvailable"], 1)
+            self.assertEqual(budgets["banyan-worker"]["maxUnavailable"], 1)
 
 
 class Engine(unittest.TestCase):

@@ -207,6 +207,16 @@ class Cluster(unittest.TestCase):
         for where, name in named:
             self.assertIn(name, there, where)
 
+    def test_runbooks(self):
+        """Each alert has a section of its own, and each section an alert."""
+        rules = RULES.read_text()
+        page = (SOURCE / "docs" / "operating" / "alerts.md").read_text()
+        alerts = re.findall(r"- alert: (\w+)", rules)
+        self.assertEqual(re.findall(r'runbook_url: "docs/operating/alerts.md#(.*)"', rules), [name.lower() for name in alerts])
+        self.assertEqual(re.findall(r"^## (\w+)$", page, re.M), alerts)
+        for name, severity in re.findall(r"- alert: (\w+).*?severity: (\w+)", rules, re.S):
+            self.assertIn(f"## {name}\n*{severity}.*", page)
+
     def test_alerts(self):
         run = promtool("test", "rules", RULES.with_name("alerts_test.yaml"))
         if not run:

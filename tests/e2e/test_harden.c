@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/secure/harden.h"
 #include "tests/e2e/support.h"
 
@@ -115,7 +116,10 @@ static void a_worker_that_starts_a_program_ends(void **state)
     setenv("BANYAN_FAILPOINT_FILE", path, 1);
     struct harness_cluster *cluster = support_start(&(struct harness_options){.workers = 1});
     harness_cluster_allow_error(cluster, "seccomp: refused call=execve");
-    banyan_client *client = support_connect(cluster, "tcp");
+    const banyan_options options = {.token_file = harness_cluster_token_file(cluster),
+                                    .timeout_ns = 5 * COMMON_NS_PER_S}; // the read has no answer
+    banyan_client *client;
+    OK(banyan_connect(harness_cluster_endpoint(cluster, "tcp"), &options, &client, ERR));
     banyan_session *session;
     context_init(&context, &spec, 64);
     context_random(&context, 0, 64, 3);

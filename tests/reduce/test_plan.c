@@ -573,7 +573,7 @@ static void test_refusals(void **state)
     assert_int_equal(reduce_plan_make(m, 4097, &GOLDEN_COST, &plan, &err), COMMON_INVALID_ARGUMENT);
     strcpy(m[3].name, "a0"); // on another host
     assert_int_equal(reduce_plan_make(m, n, &GOLDEN_COST, &plan, &err), COMMON_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.message, "a0"));
+    assert_non_null(strstr(err.message, "have the same name"));
     n = members_fill(m, 2, 2, 8);
     m[1].name[0] = 0;
     assert_int_equal(reduce_plan_make(m, n, &GOLDEN_COST, &plan, NULL), COMMON_INVALID_ARGUMENT);

@@ -102,13 +102,15 @@ void coordinator_batch_quota(struct coordinator_batch *batch, uint32_t tenant, c
     sim_batch_add(batch, SIM_OP_QUOTA, name, tenant, max, 0, 0);
 }
 
-void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason)
+void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const void *order,
+                             size_t bytes)
 {
     struct sim_op *op = sim_batch_add(batch, SIM_OP_DRAIN, worker, 0, 0, 0, 0);
-    op->bytes = strdup(reason);
+    op->bytes = malloc(bytes + 1);
     if (!op->bytes)
         abort();
-    op->n_bytes = strlen(reason);
+    memcpy(op->bytes, order, bytes);
+    op->n_bytes = bytes;
 }
 
 void coordinator_batch_resume(struct coordinator_batch *batch, const char *worker)

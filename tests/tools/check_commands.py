@@ -32,7 +32,7 @@ SHELL = {"sh", "bash", "console", "ini"}
 END = re.compile(r"^(\|\|?|&&?|;|\d?>>?.*|<.*|#.*|\)|…)$")
 UNREAD = re.compile(r"docs/measurements/|CHANGELOG\.md$|research/")
 DEPLOYED = re.compile(r"deploy/.*\.(yaml|conf|service|in)$")
-FOREIGN = {"--enable-feature", "--kv-transfer-config", "--gpu-memory-utilization"}  # of Prometheus, of vLLM
+FOREIGN = {"--enable-feature", "--set", "--kv-transfer-config", "--gpu-memory-utilization"}  # of Prometheus, Helm, vLLM
 
 
 class Program:

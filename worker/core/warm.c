@@ -524,7 +524,7 @@ void worker_warm_close(struct worker_warm *warm)
     while (!common_list_empty(&warm->waits)) {
         struct worker_wait *w = common_list_entry(warm->waits.next, struct worker_wait, link);
         if (w->err.code == COMMON_OK)
-            common_error_set(&w->err, COMMON_UNAVAILABLE, "worker %s is leaving", warm->worker->name);
+            common_error_set(&w->err, COMMON_UNAVAILABLE, "the worker is leaving");
         wait_end(w);
     }
     try_rooms(warm, true);

@@ -215,7 +215,8 @@ static enum common_code prepare_collect(struct prepare *p, struct worker_session
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a report");
     struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer, .holes = false};
     for (size_t i = 0; i < p->reply.n_chunks; i++)
-        freeze.holes = freeze.holes || !p->hashes[i];
+        freeze.holes = freeze.holes || (!p->hashes[i] &&
+                                        !worker_session_leaves_out(session, from + (uint32_t)i, body->layer));
     if (!worker_frozen_add(&session->frozen, p->worker->store, &freeze))
         return session->frozen.n == WORKER_FROZEN_MAX
                    ? common_error_set(

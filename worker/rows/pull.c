@@ -441,7 +441,7 @@ void worker_pulls_free(struct worker_pulls *pulls)
         proto_channel_close(s->channel); // reads under way end here
         s->channel = NULL;
     }
-    common_error_set(&err, COMMON_UNAVAILABLE, "worker %s is leaving", pulls->worker->name);
+    common_error_set(&err, COMMON_UNAVAILABLE, "the worker is leaving");
     while (!common_list_empty(&pulls->list)) {
         struct pull *p = common_list_entry(pulls->list.next, struct pull, link);
         assert(p->reading == 0);
@@ -492,10 +492,10 @@ static enum common_code pull_make(struct worker *worker, const Banyan__Pb__Chunk
     if (code == COMMON_OK)
         code = check_ranges(session, body, err);
     if (code == COMMON_OK && worker->draining)
-        code = common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
+        code = common_error_set(err, COMMON_UNAVAILABLE, "the worker is leaving");
     if (code == COMMON_OK && pulls->n >= PULLS_MAX)
-        code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "worker %s already has %u pulls in progress",
-                                worker->name, pulls->n);
+        code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the worker already has %u pulls in progress",
+                                pulls->n);
     if (code != COMMON_OK)
         return code;
     struct source *source = source_get(pulls, body->from, err);

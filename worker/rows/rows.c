@@ -206,13 +206,6 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
 
 // ---- commit, abort ------------------------------------------------------------------------------
 
-// A commit asks nothing of its rows of the layer.
-static bool leave_out(const struct worker_session *session, uint32_t nth, uint32_t layer)
-{
-    const struct worker_session_chunk *entry = &session->chunks[nth];
-    return entry->incoming || entry->copy || worker_session_gave_back(session, layer, entry->chunk);
-}
-
 // Whether all rows of the range that are of chunks held here are committed, appended, frozen by this
 // commit, or forgotten. 0: by any.
 static enum common_code committable(struct worker_session *session, const struct worker_freeze *freeze,
@@ -225,7 +218,7 @@ static enum common_code committable(struct worker_session *session, const struct
         const struct worker_chunk *chunk = session->chunks[i].chunk;
         uint32_t row, rows;
         worker_chunk_part(chunk, freeze->first, freeze->count, &row, &rows);
-        if (leave_out(session, i, freeze->layer))
+        if (worker_session_leaves_out(session, i, freeze->layer))
             continue;
         uint32_t n = worker_chunk_rows_at(chunk, freeze->layer, row, rows, least);
         if (n < rows)
@@ -279,7 +272,7 @@ static void name_lacking(const struct worker_session *session, const Banyan__Pb_
             const Banyan__Pb__RowsRange *range = body->ranges[r];
             uint32_t row, rows;
             if (range->first >= start + tokens || start >= range->first + range->count ||
-                leave_out(session, i, range->layer))
+                worker_session_leaves_out(session, i, range->layer))
                 continue;
             worker_chunk_part(chunk, range->first, range->count, &row, &rows);
             lacks = worker_chunk_rows_at(chunk, range->layer, row, rows, WORKER_ROW_PREPARED) < rows;

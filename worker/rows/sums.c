@@ -109,7 +109,7 @@ static struct worker_chunk *sum_chunk(const struct sum *m, const struct worker_s
         return NULL;
     }
     if (worker->draining) {
-        common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
+        common_error_set(err, COMMON_UNAVAILABLE, "the worker is leaving");
         return NULL;
     }
     if (worker_session_find(&worker->sessions, m->session, m->incarnation, &found, err) != COMMON_OK)
@@ -420,7 +420,7 @@ void worker_sums_free(struct worker_sums *sums)
     if (sums->wait)
         worker_warm_cancel(sums->wait);
     sums->wait = NULL;
-    common_error_set(&err, COMMON_UNAVAILABLE, "worker %s is leaving", sums->worker->name);
+    common_error_set(&err, COMMON_UNAVAILABLE, "the worker is leaving");
     while (!common_list_empty(&sums->list))
         sum_end(common_list_entry(sums->list.next, struct sum, link), &err, PROTO_REASON_NONE);
     common_timer_free(sums->timer);

@@ -103,8 +103,7 @@ static void fail_unstored(const struct worker_follows *follows, struct worker_fo
                 !sees(follows, &f->step->items[i], &other->step->items[k]))
                 continue;
             result->code = COMMON_ABORTED;
-            snprintf(result->message, sizeof result->message,
-                     "%s: an earlier part of the append was not stored", follows->name);
+            snprintf(result->message, sizeof result->message, "an earlier part of the append was not stored");
             snprintf(result->worker, sizeof result->worker, "%s", follows->name);
         }
     }

@@ -132,6 +132,14 @@ static inline bool worker_session_gave_back(const struct worker_session *session
     return worker_chunk_first(chunk) < worker_session_given_back(session, layer);
 }
 
+// A commit asks nothing of this chunk's rows: they are on their way here, a truncate's, or given back.
+static inline bool worker_session_leaves_out(const struct worker_session *session, uint32_t nth,
+                                             uint32_t layer)
+{
+    const struct worker_session_chunk *entry = &session->chunks[nth];
+    return entry->incoming || entry->copy || worker_session_gave_back(session, layer, entry->chunk);
+}
+
 // What it had forgotten when it was written down: [spec's layers] positions, as `forgotten`.
 void worker_session_restore_forgotten(struct worker_store *store, struct worker_session *session,
                                       const uint64_t *positions);

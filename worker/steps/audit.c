@@ -219,9 +219,9 @@ static enum common_code take_room(struct worker_audit *a, const struct worker_fo
         *reason = PROTO_REASON_LIMIT;
         worker->flight_refused++;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "worker %s has reached its limit of %" PRIu64
+                                "the worker has reached its limit of %" PRIu64
                                 " bytes in flight: raise its --memory",
-                                worker->name, worker->flight_limit);
+                                worker->flight_limit);
     }
     a->n_runs = (uint32_t)runs;
     a->runs = malloc(runs * a->kv_heads * sizeof *a->runs);
@@ -278,11 +278,10 @@ static enum common_code audit_begin(struct worker_audit *a, const struct proto_m
     struct worker *worker = a->worker;
     struct worker_session *session;
     if (worker->draining)
-        return common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
+        return common_error_set(err, COMMON_UNAVAILABLE, "the worker is leaving");
     if (worker->n_audits >= WORKER_AUDITS_MAX) {
         *reason = PROTO_REASON_LIMIT;
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "worker %s is busy with other audits",
-                                worker->name);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the worker is busy with other audits");
     }
     enum common_code code =
         worker_session_find(&worker->sessions, a->body->session, a->body->incarnation, &session, err);

@@ -15,7 +15,7 @@ void worker_item_fail(const struct worker *worker, struct proto_step_result_item
                       enum proto_reason reason, const char *text)
 {
     item->code = code;
-    snprintf(item->message, sizeof item->message, "%s: %.180s", worker->name, text);
+    snprintf(item->message, sizeof item->message, "%s", text);
     item->reason = reason;
     snprintf(item->worker, sizeof item->worker, "%s", worker->name);
 }

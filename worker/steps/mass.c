@@ -229,9 +229,9 @@ static enum common_code round_lay_out(struct worker_mass *m, enum proto_reason *
         *reason = PROTO_REASON_LIMIT;
         worker->flight_refused++;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "worker %s has reached its limit of %" PRIu64
+                                "the worker has reached its limit of %" PRIu64
                                 " bytes in flight: raise its --memory",
-                                worker->name, worker->flight_limit);
+                                worker->flight_limit);
     }
     m->partials = common_blob_new(fit * each);
     m->compute = worker_compute_new(worker->store, (uint32_t)fit, room - fit * each);
@@ -354,7 +354,7 @@ static void mass_proceed(void *arg)
         common_error_set(&err, COMMON_CANCELLED, "cancelled by the caller");
         mass_end(m, &err, PROTO_REASON_NONE);
     } else if (m->worker->draining) {
-        common_error_set(&err, COMMON_UNAVAILABLE, "worker %s is leaving", m->worker->name);
+        common_error_set(&err, COMMON_UNAVAILABLE, "the worker is leaving");
         mass_end(m, &err, PROTO_REASON_NONE);
     } else if (common_clock_ns() >= m->deadline_ns) {
         common_error_set(&err, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the computation began");
@@ -447,7 +447,7 @@ static enum common_code mass_begin(struct worker_mass *m, const Banyan__Pb__Mass
     struct worker *worker = m->worker;
     struct worker_session *session;
     if (worker->draining)
-        return common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
+        return common_error_set(err, COMMON_UNAVAILABLE, "the worker is leaving");
     m->session = body->session;
     m->incarnation = body->incarnation;
     m->epoch = body->epoch;
@@ -468,9 +468,9 @@ static enum common_code mass_begin(struct worker_mass *m, const Banyan__Pb__Mass
         worker->flight_refused++;
         m->out_bytes = 0;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "worker %s has reached its limit of %" PRIu64
+                                "the worker has reached its limit of %" PRIu64
                                 " bytes in flight: raise its --memory",
-                                worker->name, worker->flight_limit);
+                                worker->flight_limit);
     }
     m->out = malloc(m->out_bytes + 1);
     if (!m->out)

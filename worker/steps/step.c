@@ -651,7 +651,7 @@ static enum common_code step_admit(struct worker *worker, const struct proto_ste
                                    enum proto_reason *reason, struct common_error *err)
 {
     if (worker->draining)
-        return common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
+        return common_error_set(err, COMMON_UNAVAILABLE, "the worker is leaving");
     *plan = worker_map_get(&worker->plans, step->plan);
     if (!*plan || (*plan)->epoch != step->plan_epoch) {
         *reason = PROTO_REASON_OLD_PLAN;
@@ -666,16 +666,15 @@ static enum common_code step_admit(struct worker *worker, const struct proto_ste
         *reason = PROTO_REASON_LIMIT;
         worker->steps_refused++;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "worker %s has reached its limit of %u steps at once", worker->name,
-                                WORKER_STEPS_MAX);
+                                "the worker has reached its limit of %u steps at once", WORKER_STEPS_MAX);
     }
     if (!reduce_partials_bytes(step, room / 2, partial_bytes)) {
         *reason = PROTO_REASON_LIMIT;
         worker->flight_refused++;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "worker %s has reached its limit of %" PRIu64
+                                "the worker has reached its limit of %" PRIu64
                                 " bytes in flight: raise its --memory",
-                                worker->name, worker->flight_limit);
+                                worker->flight_limit);
     }
     return COMMON_OK;
 }

@@ -43,6 +43,15 @@ banyan_code banyan_worker_drain(banyan_client *client, const char *worker, const
     return call_drain(client, &request, worker, out, error);
 }
 
+banyan_code banyan_worker_cordon(banyan_client *client, const char *worker, const char *reason,
+                                 banyan_drain *out, banyan_error *error)
+{
+    Banyan__Pb__WorkerDrainRequest request = BANYAN__PB__WORKER_DRAIN_REQUEST__INIT;
+    request.reason = (char *)(reason ? reason : "");
+    request.cordon = true;
+    return call_drain(client, &request, worker, out, error);
+}
+
 banyan_code banyan_worker_resume(banyan_client *client, const char *worker, banyan_drain *out,
                                  banyan_error *error)
 {

@@ -331,6 +331,9 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         to->seen_bandwidth = from->seen_bandwidth;
         to->cold_bytes = from->cold_bytes;
         client_copy_text(to->drain_reason, sizeof to->drain_reason, from->drain_reason);
+        client_copy_text(to->drain_by, sizeof to->drain_by, from->drain_by);
+        to->drain_at_s = from->drain_at_s;
+        to->cordoned = from->cordoned;
     }
     *out = info;
     return BANYAN_OK;

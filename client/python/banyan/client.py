@@ -548,8 +548,14 @@ class Client:
         self.call(lib.banyan_worker_get_drain, self._c, _name(worker), out)
         return infos.drain(out)
 
+    def cordon(self, worker: str, reason: str | None = None) -> infos.Drain:
+        """Gives a worker no new chunks, durably; what it has stays and is served. `resume` ends it."""
+        out = ffi.new("banyan_drain *")
+        self.call(lib.banyan_worker_cordon, self._c, _name(worker), _name(reason), out)
+        return infos.drain(out)
+
     def resume(self, worker: str) -> infos.Drain:
-        """Puts a drained worker back into use. Chunks that have moved away stay there until a rebalance."""
+        """Puts a drained or cordoned worker back into use. Chunks that have moved stay there until a rebalance."""
         out = ffi.new("banyan_drain *")
         self.call(lib.banyan_worker_resume, self._c, _name(worker), out)
         return infos.drain(out)

@@ -93,6 +93,9 @@ class WorkerInfo:
     quarantined_sessions: int
     draining: bool
     drain_reason: str
+    cordoned: bool  # it gets no new chunks, and keeps those that it has
+    drain_by: str  # the name of the token that drained or cordoned it; "": unknown
+    drain_at: int  # when, in seconds since 1970; 0: unknown
     moves: int
     slow: bool
     seen_bandwidth: int
@@ -154,6 +157,7 @@ def cluster_info(c: Any) -> ClusterInfo:
             chunks=w.chunks, tokens=w.tokens, steps=w.steps, threads=w.threads, heartbeat_age=w.heartbeat_age_ns / 1e9,
             quarantined_bytes=w.quarantined_bytes, quarantined_sessions=w.quarantined_sessions,
             draining=w.draining, drain_reason=text(w.drain_reason), moves=w.moves,
+            cordoned=w.cordoned, drain_by=text(w.drain_by), drain_at=w.drain_at_s,
             slow=w.slow, seen_bandwidth=w.seen_bandwidth,
             cold_bytes=w.cold_bytes, version=text(w.version), no_device=text(w.no_device),
         )  # fmt: skip

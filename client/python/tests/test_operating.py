@@ -110,6 +110,12 @@ def test_a_worker_is_drained_and_used_again(rng):
         for session, o in zip(sessions, before, strict=True):
             np.testing.assert_allclose(session.attend(0, 31, q).o, o, atol=1e-6)
         assert not client.resume(holder).draining
+        client.cordon(holder, "a loud fan")
+        info = next(w for w in client.cluster().workers if w.name == holder)
+        assert (info.cordoned, info.draining, info.drain_reason, info.drain_by) == (True, False, "a loud fan", "")
+        assert abs(info.drain_at - time.time()) < 600
+        assert not client.resume(holder).draining
+        assert not next(w for w in client.cluster().workers if w.name == holder).cordoned
         plan = client.rebalance(dry_run=True)
         assert plan.chunks == len(plan.moves) == 4 and plan.bytes == sum(m.bytes for m in plan.moves)
         assert all(m.target == holder for m in plan.moves)

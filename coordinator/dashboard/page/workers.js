@@ -5,6 +5,7 @@ import {bandwidth, bytes, count, duration, rate, short} from './format.js';
 
 // What people should see of its state: [kind, word].
 export function stateOf(worker) {
+    if (worker.state === 'active' && worker.cordoned && !worker.draining) return ['info', 'cordoned'];
     if (worker.state === 'active' && worker.draining) return ['info', worker.chunks ? 'draining' : 'drained'];
     if (worker.state === 'active' && worker.slow) return ['warn', 'slow'];
     return {active: ['ok', 'active'], joining: ['info', 'joining'], suspect: ['warn', 'suspect'], lost: ['bad', 'lost']}[worker.state] || ['off', worker.state];

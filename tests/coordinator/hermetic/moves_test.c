@@ -164,7 +164,7 @@ static void a_drain_outlives_the_coordinator(void **state)
         restart(cluster);
         assert_true(sim_wait_active(cluster, 3));
         assert_true(worker_of(cluster, w)->draining);
-        assert_string_equal(worker_of(cluster, w)->drain_reason, "the test says so");
+        assert_string_equal(worker_of(cluster, w)->order.reason, "the test says so");
         sim_wait(append); // its link is closed
         OK(sim_append(cluster->client, session, 0, 80, 3, 1));
         wait_settled(cluster, session);

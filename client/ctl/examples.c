@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/ctl/examples.h"
+
+#include <string.h>
+
+// Without "banyanctl" before them; tests/tools/check_commands.py reads them in docs/reference/cli.md.
+static const struct {
+    const char *command, *lines[CTL_EXAMPLES];
+} examples[] = {
+    {"status", {"status --watch 2s", "status -o json"}},
+    {"plan", {"plan chat", "plan 0x3f62a1 -o yaml"}},
+    {"ping", {"ping", "ping --count 100 --endpoint tls://gpu-0:7412"}},
+    {"version", {"version", "version -o json"}},
+    {"workers", {"workers --columns name,state,free", "workers -o wide --watch 2s"}},
+    {"worker show", {"worker show gpu-0", "worker show gpu-0 -o yaml"}},
+    {"top", {"top --sort memory", "top --once -o json"}},
+    {"doctor", {"doctor", "doctor --context prod -o json"}},
+    {"events", {"events --since 1h --severity warn", "events --follow --kind worker-lost,session-lost"}},
+    {"audit-log verify", {"audit-log verify audit.log", "audit-log verify --head audit.log.1 audit.log"}},
+    {"audit-log show",
+     {"audit-log show --since 1h audit.log", "audit-log show --follow --who ops audit.log"}},
+    {"bench", {"bench", "bench --tokens 100000 --replicas 2"}},
+    {"sessions", {"sessions --sort memory --limit 10", "sessions -o name"}},
+    {"session create",
+     {"session create --q-heads 32 --kv-heads 8 --dim 128 --layers 32 chat",
+      "session create --from rows.safetensors chat"}},
+    {"session show", {"session show chat", "session show chat -o json"}},
+    {"session fork", {"session fork chat 4096 chat-2", "session fork 0x3f62a1 128"}},
+    {"session commit", {"session commit chat 0 4096", "session commit chat 4096 128 --layer 3"}},
+    {"session truncate", {"session truncate chat 4096", "session truncate chat 0 --yes"}},
+    {"session delete", {"session delete chat", "session delete chat --dry-run"}},
+    {"session snapshot",
+     {"session snapshot chat chat.snapshot", "session snapshot chat chat.snapshot --zstd"}},
+    {"session restore",
+     {"session restore chat.snapshot", "session restore chat.snapshot --name chat-2 --replicas 2"}},
+    {"session verify", {"session verify chat", "session verify chat --layer 3 --rows 64"}},
+    {"worker drain", {"worker drain gpu-3 --reason \"new memory\" --wait", "worker drain gpu-3"}},
+    {"worker cordon", {"worker cordon gpu-3 --reason \"loud fan\"", "worker cordon gpu-3 -o json"}},
+    {"worker uncordon", {"worker uncordon gpu-3", "worker uncordon gpu-3 -o json"}},
+    {"worker resume", {"worker resume gpu-3", "worker resume gpu-3 -o json"}},
+    {"worker forget", {"worker forget gpu-3", "worker forget --lost --dry-run"}},
+    {"rebalance", {"rebalance --dry-run", "rebalance --wait"}},
+    {"join-command", {"join-command", "join-command --form systemd --host gpu-4"}},
+    {"token create",
+     {"token create root --access admin --out root.token",
+      "token create chat-app --access user --tenant chat --expires 90d"}},
+    {"token list", {"token list", "token list --columns name,access,expires"}},
+    {"token revoke", {"token revoke chat-app", "token revoke chat-app --yes"}},
+    {"probe", {"probe 127.0.0.1:7419", "probe --ready https://gpu-0:7419"}},
+    {"scrub", {"scrub --wait", "scrub chat"}},
+    {"quarantine list", {"quarantine list", "quarantine list gpu-3"}},
+    {"quarantine drop", {"quarantine drop gpu-3 --dry-run", "quarantine drop gpu-3 0x3f62a1"}},
+    {"tenant list", {"tenant list", "tenant list -o name"}},
+    {"quota set", {"quota set chat --memory 64G --sessions 1000", "quota set chat --steps-per-second 0"}},
+    {"quota show", {"quota show", "quota show chat -o json"}},
+    {"prefix list", {"prefix list", "prefix list -o json"}},
+    {"prefix drop", {"prefix drop 0x3f62a1", "prefix drop --all --yes"}},
+    {"backup verify", {"backup verify banyan.backup", "backup verify banyan.backup -o json"}},
+    {"backup", {"backup banyan.backup", "backup - > banyan.backup"}},
+    {"accept", {"accept", "accept --without-absent"}},
+    {"config check", {"config check /etc/banyan/coordinator.conf", "config check gpu.conf --daemon worker"}},
+    {"support-bundle",
+     {"support-bundle banyan.tar",
+      "support-bundle banyan.tar /etc/banyan/coordinator.conf --metrics 127.0.0.1:7419"}},
+    {"session mass", {"session mass chat", "session mass chat --steps 16 --layer 3 --bins 64"}},
+    {"session trace", {"session trace chat", "session trace chat --steps 16 --each"}},
+    {"attach", {"attach chat rows.safetensors --commit", "attach chat rows.safetensors --first 4096"}},
+    {"attend",
+     {"attend chat q.safetensors --out o.safetensors", "attend chat q.safetensors --layer 3 --trace"}},
+    {"wait ready", {"wait ready", "wait ready --timeout 5m"}},
+    {"wait workers", {"wait workers 3", "wait workers 3 --timeout 5m"}},
+    {"wait drained", {"wait drained gpu-3", "wait drained gpu-3 --timeout 1h"}},
+    {"wait whole", {"wait whole", "wait whole --timeout 10m"}},
+    {"context list", {"context list", "context list -o name"}},
+    {"context show", {"context show", "context show prod"}},
+    {"context use", {"context use prod", "context use test"}},
+    {"context add",
+     {"context add prod --endpoint tls://gpu-0:7412 --token-file prod.token",
+      "context add test --endpoint tcp://127.0.0.1:7412"}},
+    {"context remove", {"context remove test", "context remove prod"}},
+    {"pki init", {"pki init ca", "pki init ca --name \"Banyan prod\" --days 3650"}},
+    {"pki issue",
+     {"pki issue ca --role coordinator --host gpu-0,10.0.0.1",
+      "pki issue ca --role worker --worker gpu-1 --out gpu-1"}},
+    {"pki show", {"pki show ca/ca.pem", "pki show /etc/banyan/tls.pem"}},
+    {"help", {"help", "help session create"}},
+    {"completion", {"completion bash", "completion zsh"}},
+};
+
+const char *const *ctl_examples(const char *command)
+{
+    size_t i = 0;
+    while (i < sizeof examples / sizeof *examples && strcmp(examples[i].command, command) != 0)
+        i++;
+    return i < sizeof examples / sizeof *examples ? examples[i].lines : NULL;
+}
