@@ -93,7 +93,7 @@ document)
     export PYTHONPATH=$PYTHONPATH:$weights
     exec python -m pytest -q -s -p no:cacheprovider tests/test_document.py "$@"
     ;;
-sequences) BANYAN_SEQUENCES=${BANYAN_SEQUENCES:-500} exec python -m pytest -q -p no:cacheprovider tests/test_sequences.py "$@" ;;
+sequences) BANYAN_SEQUENCES=${BANYAN_SEQUENCES:-500} BANYAN_HYBRIDS=all exec python -m pytest -q -p no:cacheprovider tests/test_{sequences,hybrids}.py "$@" ;;
 wheel)
     rm -rf "$build/wheel"
     ./wheel.sh "$build/wheel" "$build/wheel-build"
