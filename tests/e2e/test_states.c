@@ -12,6 +12,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <sqlite3.h>
+
 #include "proto/banyan.pb-c.h"
 #include "tests/e2e/wire.h"
 
@@ -290,6 +292,28 @@ static void all_copies_are_lost(void **state)
     support_stop(alone);
 }
 
+// The coordinator dies between the end of a session and that of its states: here by a store in which a
+// session bears the name of states, and its owner is not listed.
+static void states_without_a_session(void **state)
+{
+    (void)state;
+    char path[256], *why = NULL;
+    sqlite3 *db;
+    banyan_session_close(filled("orphan"));
+    assert_int_equal(sessions(), 1);
+    snprintf(path, sizeof path, "%s/store.db", harness_cluster_dir(cluster));
+    harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGKILL);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    int rc =
+        sqlite3_exec(db, "UPDATE sessions SET name = 'states-of-0x0123456789abcdef' WHERE name = 'orphan'",
+                     NULL, NULL, &why);
+    if (rc != SQLITE_OK || sqlite3_changes(db) != 1)
+        fail_msg("the store was not changed: %s", why ? why : "no such session");
+    sqlite3_close(db);
+    assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
+    EVENTUALLY(60, sessions() == 0);
+}
+
 static void everything_is_restarted(void **state)
 {
     (void)state;
@@ -328,6 +352,7 @@ int main(void)
         cmocka_unit_test(snapshots),
         cmocka_unit_test(a_worker_is_lost),
         cmocka_unit_test(everything_is_restarted),
+        cmocka_unit_test(states_without_a_session),
         cmocka_unit_test(all_copies_are_lost),
     };
     char folder[WORKERS][64];

@@ -74,7 +74,7 @@ export BANYAN_LIBRARY=$build/lib/libbanyan.so.0 BANYAN_BIN=$build/bin PYTHONPATH
 export PATH=$venv/bin:$PATH
 cd "$here"
 case $what in
-client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers --ignore banyan/vllm --ignore banyan/tokens.py banyan tests/test_{client,lives,operating,prefixes,snapshots}.py "$@" ;;
+client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers --ignore banyan/vllm --ignore banyan/tokens.py banyan tests/test_{client,lives,operating,prefixes,snapshots,states}.py "$@" ;;
 models)
     exec python -m pytest -q -p no:cacheprovider tests/test_{calls,engine_parts,engines,engines_recent,exact,families,generate,hybrids,lengths,misuse,positions,reuse,sequences,vision,walk,wave,whose,writers}.py tests/vllm/test_{hooks,merge}.py "$@"
     ;;
@@ -93,7 +93,7 @@ document)
     export PYTHONPATH=$PYTHONPATH:$weights
     exec python -m pytest -q -s -p no:cacheprovider tests/test_document.py "$@"
     ;;
-sequences) BANYAN_SEQUENCES=${BANYAN_SEQUENCES:-500} exec python -m pytest -q -p no:cacheprovider tests/test_sequences.py "$@" ;;
+sequences) BANYAN_SEQUENCES=${BANYAN_SEQUENCES:-500} BANYAN_HYBRIDS=all exec python -m pytest -q -p no:cacheprovider tests/test_{sequences,hybrids}.py "$@" ;;
 wheel)
     rm -rf "$build/wheel"
     ./wheel.sh "$build/wheel" "$build/wheel-build"
@@ -102,7 +102,7 @@ wheel)
     "$build/wheel/venv/bin/pip" install --quiet --no-deps "$build/wheel"/banyan-*.whl
     cp -r tests conftest.py "$build/wheel/" # away from the sources: what is imported is what was installed
     cd "$build/wheel"
-    PYTHONPATH=$(python -c 'import site; print(site.getsitepackages()[0])') exec venv/bin/python -m pytest -q -p no:cacheprovider tests/test_{client,lives,operating,prefixes,snapshots}.py "$@"
+    PYTHONPATH=$(python -c 'import site; print(site.getsitepackages()[0])') exec venv/bin/python -m pytest -q -p no:cacheprovider tests/test_{client,lives,operating,prefixes,snapshots,states}.py "$@"
     ;;
 pythons)
     rm -rf "$build/pythons"
@@ -132,7 +132,7 @@ pythons)
         "$python" -m venv "venv-$version"
         "venv-$version/bin/pip" install --quiet --disable-pip-version-check "$wheel" pytest
         echo "== $("$python" --version)"
-        "venv-$version/bin/python" -m pytest -q -p no:cacheprovider tests/test_{client,lives,operating,prefixes,snapshots}.py "$@"
+        "venv-$version/bin/python" -m pytest -q -p no:cacheprovider tests/test_{client,lives,operating,prefixes,snapshots,states}.py "$@"
         ran=$((ran + 1))
     done
     [ $ran -gt 0 ]
@@ -169,7 +169,9 @@ bare)
 tutorials) exec python "$here/../../tests/deploy/tutorial_test.py" "$here/../.." "$BANYAN_BIN" first-cluster resume your-model ;;
 example)
     python "$here/../../examples/transformers/ask.py" "$@"
-    [ $# -gt 0 ] || exec python "$here/../../examples/transformers/share.py"
+    [ $# -eq 0 ] || exit 0
+    python "$here/../../examples/transformers/share.py"
+    exec python "$here/../../examples/transformers/hybrid.py"
     ;;
 vllm)
     # vLLM finds the plug-in by its entry point, as pip would have installed it; and reaches for nothing outside.

@@ -38,6 +38,7 @@ from banyan.transformers.faces import stateful
 
 MOST = 5e-5  # of the largest logit: what float32 rounds, in another order, in models that gate or normalise states
 TOKENS, SPLIT, PADS = 64, 33, (0, 13)
+STATE = 30  # behind which a session keeps the states of layers that are no attention
 BLOCKS, STEPS = [SPLIT, TOKENS], list(range(1, TOKENS + 1))
 WAYS = ("in one block", "in blocks", "token by token", "resumed", "left padding")
 PATIENCE_S = 300  # for a family
@@ -128,7 +129,7 @@ def _traits(cache: BanyanCache) -> str:
         ("latents (MLA)", any(k.v_in_k for k in kinds)),
         ("sinks", any(len(s) for s in spec.layer_sinks)),
         ("shared keys", any(s is not None for s in spec.shares)),
-        ("states of the client's", any(map(stateful, cache.layers))),
+        ("states", any(map(stateful, cache.layers))),
         ("different heads", len({(k.kv_heads, k.k_dim, k.v_dim) for k in kinds}) > 1),
     ]
     return ", ".join(name for name, has in traits if has) or "plain layers"
@@ -178,7 +179,8 @@ class Walk:
             return Found(family, ways={WAYS[0]: error})
         finally:
             for info in self._client.sessions():
-                self._client.open(info.id).delete()
+                with contextlib.suppress(banyan.NotFound):  # states go with the session that they are of
+                    self._client.open(info.id).delete()
 
     def _compare(self, family: str, model: Any, ids: torch.Tensor) -> Found:
         want, in_blocks, in_steps = (_reference(model, ids, ends) for ends in ([TOKENS], BLOCKS, STEPS))
@@ -198,8 +200,11 @@ class Walk:
             holds, ways = _traits(cache), {WAYS[0]: _distance(got, want)}
 
         def resumed() -> torch.Tensor:
-            with BanyanCache(model, self._client, session="walk", batch=2, chunk_tokens=16) as first:
-                _feed(model, first, ids, [SPLIT])
+            with BanyanCache(model, self._client, session="walk", batch=2, chunk_tokens=16, state_tokens=STATE) as first:
+                _feed(model, first, ids, [STATE, *range(STATE + 1, SPLIT + 1)] if any(map(stateful, first.layers)) else [SPLIT])
+            for info in self._client.sessions():  # as if the process had died before it put those behind the text
+                if info.name in ("walk/0", "walk/1"):
+                    self._client.open(info.id).cut_states(SPLIT - 1)
             return self._resume(family, "walk")
 
         def fresh(ends: list[int], **more: Any) -> torch.Tensor:
@@ -258,7 +263,8 @@ def other(endpoint: str) -> None:
                 model = zoo.make(family, ids)
                 model.set_attn_implementation("banyan")
                 with BanyanCache(model, client, session=session, batch=2, chunk_tokens=16) as cache:
-                    said = _feed(model, cache, ids, [TOKENS], begin=SPLIT)
+                    ends = [TOKENS] if cache.blocks_are_exact or not cache.has_local_layers else list(range(SPLIT + 1, TOKENS + 1))
+                    said = _feed(model, cache, ids, ends, begin=SPLIT)
                     cache.delete()
             except Exception as error:
                 said = isinstance(error, Refused), str(error)

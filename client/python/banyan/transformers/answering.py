@@ -84,6 +84,7 @@ class Answering(Watching):
         self._counted_now()
         if not failed:
             self._retry = None
+            self._put_end()
 
     def begin_filling(self, model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> None:
         """The same for prefill()."""
@@ -111,6 +112,8 @@ class Answering(Watching):
         rows, copies = len(given), asked.copies
         if copies > 1 and rows * copies != len(self.pads) and rows == len(self.pads):
             self.check(given)
+            if self._stale and (model := self._model and self._model()) is not None:
+                self._catch_up(model)  # forks that are made for a moment share no states
             self.batch_repeat_interleave(copies)
         if rows * copies != len(self.pads):
             raise Refused(

@@ -53,6 +53,11 @@ class BanyanCache(Answering):
         reuse: the first generate() or prefill() begins with the longest beginning of its text that the
         cluster keeps, and
             close() keeps this one's text for others. For one sequence without padding.
+        state_tokens: of models with layers that are no attention (hybrids) a session with a name keeps the
+        states: every
+            so many tokens, at the end of each generate() and by close(). Who opens it goes on from the newest
+            one, and
+            feeds the tokens behind it again. 0: none are kept.
         salt: keeps texts apart: caches with different salts never find each other's.
         spec: more fields of banyan.Spec: chunk_tokens, members, idle_ttl, forget (what windows have left
         behind is given
@@ -61,7 +66,7 @@ class BanyanCache(Answering):
 
     def __init__(
         self, model: Any, client: Client, session: str | None = None, *, batch: int | None = None,
-        kv_type: str | None = None, reuse: bool = False, salt: str | bytes = b"", **spec: Any,
+        kv_type: str | None = None, reuse: bool = False, salt: str | bytes = b"", state_tokens: int = 4096, **spec: Any,
     ) -> None:  # fmt: skip
         check_placement(spec)
         watch_generate()
@@ -78,6 +83,9 @@ class BanyanCache(Answering):
                 "models that are a decoder alone"
             )
         super().__init__(config, client, session, kv_type, {"idle_ttl": 0.0 if session is not None else _FORGOTTEN, **spec})
+        if state_tokens < 0:
+            raise ValueError(f"state_tokens={state_tokens}: give how many tokens lie between two states, or 0")
+        self._state_tokens = state_tokens
         self._reuse, self._salt = reuse, salt.encode() if isinstance(salt, str) else salt
         if reuse:
             self._check_reusable()
@@ -263,6 +271,7 @@ class BanyanCache(Answering):
         if self._closed:
             return
         self._drop_hooks()
+        self._put_end()
         if self._steps is not None and self._reuse:
             self._keep()
             self._steps = None

@@ -17,7 +17,7 @@ from .generate import running
 from .refused import Refused
 from .reused import Reused
 
-_AGAIN = 1024  # tokens of a block that is fed again
+AGAIN = 1024  # tokens of a block that is fed again
 
 
 class Formed(Reused):
@@ -85,8 +85,8 @@ class Formed(Reused):
         ids = codes.to(self.device)
         mask = mask_of(pads, columns, ids.device)
         with self.toward(self._lengths.least(form) if self._lengths else 0):
-            for at in range(0, columns, _AGAIN):
-                feed(model, self, ids, mask, at, min(at + _AGAIN, columns), positions=positions)
+            for at in range(0, columns, AGAIN):
+                feed(model, self, ids, mask, at, min(at + AGAIN, columns), positions=positions)
         self._retry, self._unchecked = kept
 
     def _taken_back(self, model: Any, keywords: dict[str, Any]) -> dict[str, Any] | None:

@@ -78,12 +78,6 @@ class Opened(Held):
             pass
         if not sessions:
             return
-        if local := self._local():
-            raise Refused(
-                f"session {name!r} is there, but layers {list(local)[:4]} of this model have a state of their own (linear attention, "
-                "convolutions), which is in the process that fed them: it cannot be resumed. Use another name, or delete it: "
-                f"client.open({sessions[0].id}).delete()"
-            )
         self._adopt(sessions)
 
     def _adopt(self, sessions: list[Session]) -> None:
@@ -108,6 +102,7 @@ class Opened(Held):
             self._shifts = [one.shift() for one in last]
             self._counted = Counted(tuple(shift - pad for shift, pad in zip(self._shifts, self.pads)))
         self._unchecked = self.columns > 0
+        self._stale = bool(self.columns and self._local())
         if self._plan:
             self._check_model()
 

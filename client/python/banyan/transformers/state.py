@@ -22,6 +22,7 @@ from .positions import COLUMNS, Counted
 from .refused import Refused
 from .steps import Steps
 from .tags import uncompiled
+from .taken import Taken
 from .text import Text
 from .turns import Turn
 
@@ -35,6 +36,7 @@ class State(Cache):
     BanyanCache (cache.py)    a forward's attention; its life
     Answering (answering.py)  what generate() and prefill() are called with
     Watching (watching.py)    a model and its forwards
+    Stated (stated.py)        states of layers that are no attention
     Formed (formed.py)        frequencies that depend on the length of the text, limits that a step leaves out
     Reused (reused.py)        sessions that begin with what others have computed
     Opened (opened.py)        sessions, made or found
@@ -64,6 +66,10 @@ class State(Cache):
         self._ways = Ways()  # in which tokens may be fed behind others
         self._kept: Kept | None = None
         self._states: list[torch.Tensor | None] = []  # that the model keeps in its modules, as they were behind this text
+        self._stale = False  # the layers' states are not those behind what is held
+        self._saved: Taken | None = None  # the states at an earlier place of this text, or at this one
+        self._replaying = False  # what is fed is held already
+        self._state_tokens = 0  # how many tokens lie between two states that a session keeps; 0: it keeps none
         self._shifts: list[int] = []  # of positions, of each sequence; []: none
         self._meeting = threading.Lock()  # held while the model is looked at for this cache
         self._prepared = False  # generate() counts positions, and its first forward is yet to come
@@ -155,20 +161,13 @@ class State(Cache):
         """Removes the last -tokens_to_remove tokens."""
         if tokens_to_remove > 0:
             raise ValueError("crop: give how many tokens to remove, as a negative number")
-        for i, layer in self._local().items():
-            if not (tokens_to_remove == 0 or layer.record_past):
-                raise Refused(
-                    f"layer {i} has a state of its own, which cannot go back: begin again with cache.reset(), or fork() beforehand"
-                )
         self._turn.check()
         columns = max(0, self.columns + tokens_to_remove)
         if columns == 0:
             self._shifts = []
         if tokens_to_remove:
             self._cut(columns)
-        for layer in self._local().values():
-            if layer.record_past:
-                layer.crop(tokens_to_remove)
+        self._crop_states(tokens_to_remove, columns)
         if tokens_to_remove == 0 or self._steps is None:
             return
         if not self._is_generating():
@@ -176,6 +175,21 @@ class State(Cache):
         self._began = None
         self.columns, self._done, self._dirty = columns, set(), False
         self._uncount()
+
+    def _crop_states(self, tokens_to_remove: int, columns: int) -> None:
+        """A convolution that has recorded its past can be cropped; the cache goes back to other states
+        (stated.py)."""
+        layers = [layer for layer in self._local().values() if any(layer.is_conv_states_initialized.values())]
+        if not self._stale and all(layer.record_past and layer.is_croppable for layer in self._local().values()):
+            for layer in layers:
+                layer.crop(tokens_to_remove)
+        else:
+            self._stale = bool(self._stale or (tokens_to_remove and self._local()))
+            for layer in layers:
+                if layer.record_past:
+                    layer.crop(0)
+        if self._saved is not None and self._saved.columns > columns:
+            self._saved = None
 
     def _uncount(self) -> None:
         """Tokens were taken away: how the last one was counted is known if all were counted alike."""
@@ -190,6 +204,7 @@ class State(Cache):
         self.columns, self._done, self._dirty, self._open, self.pads = 0, set(), False, False, [0] * len(self.pads)
         self._form, self._unchecked, self._retry, self._began, self._counted = SHORT, False, None, None, None
         self._states, self._shifts = [], []
+        self._stale, self._saved = False, None
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Sequence i goes on from what sequence beam_idx[i] is now: by forks, which share all full chunks."""
@@ -210,7 +225,7 @@ class State(Cache):
         self._turn.check()
         if self._named:
             self._look()
-            self._steps.replace([self._steps.sessions[i].fork(self.columns - self.pads[i]) for i in sources])
+            self._steps.replace([self._steps.sessions[i].fork(self.columns - self.pads[i], states=False) for i in sources])
             self._named = False
         else:
             self._steps.select(sources)
@@ -218,6 +233,7 @@ class State(Cache):
             layer.reorder_cache(torch.tensor(sources))
         self.pads = [self.pads[i] for i in sources]
         self._states = [x if x is None else x[sources] for x in self._states]
+        self._saved = self._saved and self._saved.select(sources)
         self._shifts = self._shifts and [self._shifts[i] for i in sources]
         self._counted = self._counted and self._counted.select(sources)
         if self._text is not None:

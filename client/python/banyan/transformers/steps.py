@@ -89,6 +89,7 @@ class Steps:
     def __init__(self, client: Client, sessions: list[Session], kv_type: str | None) -> None:
         self.client = client
         self.gate: Gate | None = None  # no other forward is under way
+        self.replaying = False  # the rows that are fed are there already: they are attended over, and not put again
         self._latents: dict[int, Latent] = {}
         self._kv_type = kv_type or sessions[0].spec.kv_type
         self._set_sessions(sessions)
@@ -132,7 +133,7 @@ class Steps:
         if call is None:
             call = self._calls[index] = RowCall(self.client, self.sessions, index, layer, kv)
         k = v = None
-        if layer.source == index:
+        if layer.source == index and not self.replaying:
             k = _rows_first(latent_rows(tag) if layer.latent else tag.keys, kv)
             v = None if layer.latent else _rows_first(tag.values, kv)
         tokens, self._tokens = self._tokens, None
@@ -152,7 +153,7 @@ class Steps:
     ) -> None:  # fmt: skip
         rows_k = rows_v = None
         parts = self._parts(rows, columns, pads, blocks)
-        own = layer.source == index
+        own = layer.source == index and not self.replaying
         if own and self.gate is not None:
             self.gate.enter(index)
         put = self._tokens_of(rows, columns, pads)
@@ -247,7 +248,12 @@ class Steps:
     def put_tokens(self, codes: torch.Tensor, stamp: Stamp) -> None:
         """Notes the numbers of a forward's tokens [batch, rows], in the layer behind the model's: with the
         forward's first call."""
-        self._tokens = codes, stamp
+        if not self.replaying:
+            self._tokens = codes, stamp
+
+    def put_nothing(self) -> None:
+        """Forgets the tokens that were noted."""
+        self._tokens = None
 
     def _tokens_of(self, rows: int, columns: int, pads: list[int]) -> _Rows | None:
         """The noted tokens, for a call that begins; large ones have gone by attach."""
@@ -309,7 +315,7 @@ class Steps:
         kept: set[int] = set()
         chosen: list[Session] = []
         for source in sources:
-            chosen.append(self.sessions[source].fork() if source in kept else self.sessions[source])
+            chosen.append(self.sessions[source].fork(states=False) if source in kept else self.sessions[source])
             kept.add(source)
         for i, session in enumerate(self.sessions):
             if i not in kept:

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 from . import alone, identity, text
 from .blocks import ways_of
 from .faces import windows_of_caches
-from .formed import Formed
 from .generate import running
 from .kept import Kept, is_looking, looking, not_text
 from .layers import run_probe
@@ -20,6 +19,7 @@ from .lengths import Lengths
 from .limits import Limits
 from .positions import given_to
 from .refused import NotThisModels, Refused
+from .stated import Stated
 from .tags import uncompiled
 
 KV_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -29,7 +29,7 @@ KV_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _OF_TOKENS = ("input_ids", "position_ids", "token_type_ids", "mm_token_type_ids")
 
 
-class Watching(Formed):
+class Watching(Stated):
     def _await_model(self) -> None:
         here = weakref.ref(self)
 
@@ -195,11 +195,8 @@ class Watching(Formed):
 
     def _check_ended(self) -> None:
         """That the last forward has ended well, or has been taken back."""
-        if self._open and (local := self._local()):
-            raise Refused(
-                f"an error has ended a forward, in which layers {list(local)[:4]} may have moved on the state that they have of their own: "
-                "begin again, with cache.reset() or a new cache"
-            )
+        if self._open and self._local():
+            self._stale = True
         if self._open and self._began not in (None, self.columns):
             raise Refused(
                 f"an interrupt has ended a forward behind its last layer of attention, so that its tokens are held: cache.crop("
@@ -210,6 +207,9 @@ class Watching(Formed):
         """rows: where nothing that is fed was seen."""
         self._take()
         self._check_ended()
+        if self._stale:
+            self._catch_up(model)
+            self._take()  # the forwards of that have ended
         if keywords.get("use_cache") is False:
             raise Refused("use_cache=False and past_key_values contradict each other: leave one of the two out")
         if not self._is_generating():
@@ -220,6 +220,7 @@ class Watching(Formed):
         self._check_way(rows)
         self._choose_form(model, keywords, rows)
         self._positions = given_to(model, keywords, self.pads)
+        self._save_states(rows)
         self._put_kept()
         self._counted_now()
         self._open, self._began, self._fed = True, self.columns, fed
@@ -358,8 +359,9 @@ class Watching(Formed):
         if self._open and self._began is not None and self.columns > self._began:
             self.columns, self._done, self._dirty = self._began, set(), True
             self._uncount()
-        if not self._local():
-            self._open = False
+        if self._open and self._local():
+            self._stale = True
+        self._open = False
 
     def _end_forward(self) -> None:
         self._open = self._within = False
@@ -369,6 +371,7 @@ class Watching(Formed):
         if self._done:
             missing = sorted(set(self._plan) - self._done)
             raise Refused(f"layers {missing[:8]} were left out of a forward: the service holds every layer's tokens, or none's")
+        self._end_states(self._began or 0)
 
 
 def _fed(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> torch.Tensor | None:
