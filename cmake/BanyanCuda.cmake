@@ -50,7 +50,7 @@ function(banyan_cuda_objects out)
         list(GET BANYAN_CUDA_ARCHITECTURES -1 last)
         string(APPEND code " -gencode arch=compute_${last},code=compute_${last}")
     endif()
-    string(REPLACE ";" " " launcher "${CMAKE_CXX_COMPILER_LAUNCHER}")
+    string(REPLACE ";" " " launcher "${CMAKE_C_COMPILER_LAUNCHER}") # C++ may not be enabled yet
     set(objects "")
     foreach(source ${arg_UNPARSED_ARGUMENTS})
         set(object ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
