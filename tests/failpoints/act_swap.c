@@ -134,14 +134,19 @@ static bool is_withheld(struct act *act, int session)
     return any;
 }
 
-// A worker that was killed or stood still has lost its copies: the session went on in one store, so that for
-// the other one its state is newer. Only then may it be withheld.
+// A worker that was killed, stood still or was slow has lost its copies, or serves less: the session went on in
+// one store, so that for the other one its state is newer. Only then may it be withheld.
 static bool has_gone_on(struct act *act)
 {
+    static const char *const changes[] = {"copies on lost workers removed", "chunk copies added",
+                                          "moved copies removed from source",
+                                          "serving holders re-weighted by speed"};
     char *log = harness_cluster_log(act->cluster, HARNESS_COORDINATOR);
-    bool struck = log && strstr(log, "copies on lost workers removed");
+    bool changed = false;
+    for (size_t i = 0; log && i < sizeof changes / sizeof *changes; i++)
+        changed = changed || strstr(log, changes[i]);
     free(log);
-    return struck;
+    return changed;
 }
 
 static bool reads(struct act *act, int session)
