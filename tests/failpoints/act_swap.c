@@ -134,8 +134,8 @@ static bool is_withheld(struct act *act, int session)
     return any;
 }
 
-// A worker that was killed, stood still or was slow has lost its copies, or serves less: the session went on in
-// one store, so that for the other one its state is newer. Only then may it be withheld.
+// A worker that was killed, stood still or was slow has lost its copies, or serves less: the session went on
+// in one store, so that for the other one its state is newer. Only then may it be withheld.
 static bool has_gone_on(struct act *act)
 {
     static const char *const changes[] = {"copies on lost workers removed", "chunk copies added",
