@@ -132,7 +132,7 @@ class Pages(Tree):
         with tempfile.TemporaryDirectory() as folder:
             for name in page_cli.PROGRAMS:
                 path = os.path.join(folder, name)
-                commands = ', "commands": [{"name": "top", "synopsis": "[X]", "summary": "look", "about": "", "options": []}]'
+                commands = ', "commands": [{"name": "top", "synopsis": "[X]", "summary": "look", "about": "", "options": [], "examples": ["top a", "top b"]}]'
                 with open(path, "w", encoding="utf-8") as file:
                     file.write("#!/bin/sh\ncat <<'END'\n" + '{"program": "%s", "about": "does it", "options": [{"name": "all", "letter": "a", '
                                '"arg": "N|M", "help": "So many."}]%s}\nEND\n' % (name, commands if name == "banyanctl" else ""))
@@ -140,6 +140,7 @@ class Pages(Tree):
             text = "\n".join(page_cli.page(folder, folder))
         self.assertIn("## banyanctl\n\nDoes it.\n\n| option |  |\n|---|---|\n| `-a`, `--all N\\|M` | So many. |", text)
         self.assertIn("### top\n\n```\nbanyanctl top [X]\n```\n\nLook.", text)
+        self.assertIn("```sh\nbanyanctl top a\nbanyanctl top b\n```", text)
 
 
 class Check(unittest.TestCase):
