@@ -137,6 +137,7 @@
     X(limit, flag, 64)                                                                                       \
     X(limit, worker, 64)                                                                                     \
     X(worker_info, drain_reason, 128)                                                                        \
+    X(worker_info, drain_by, 64)                                                                             \
     X(worker_info, version, 31)                                                                              \
     X(worker_info, no_device, PROTO_NO_DEVICE_MAX)                                                           \
     X(worker_drain_request, worker, 64)                                                                      \
