@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients and sessions."""
+"""Clients and sessions. Long: two classes, whose methods are the C API, one each."""
 
 from __future__ import annotations
 
