@@ -341,12 +341,12 @@ void coordinator_handle_session_info(void *arg, struct proto_request *request)
         answer_info(arg, request, s, m->memory);
 }
 
-struct opening { // of a session that is being deleted
+struct opening { // of a session that is being made or deleted
     struct coordinator *c;
     struct proto_request *request;
 };
 
-// The store has refused its deletion, or it is gone, and another one may have its name.
+// It was made or not, or the store has refused its deletion, or it is gone, and another one may have its name.
 static void open_again(void *arg, struct coordinator_session *s)
 {
     struct opening o = *(struct opening *)arg;
@@ -357,20 +357,33 @@ static void open_again(void *arg, struct coordinator_session *s)
         coordinator_handle_session_open(o.c, o.request);
 }
 
+static void open_later(struct coordinator *c, struct proto_request *request, struct coordinator_session *s)
+{
+    struct opening *o = coordinator_alloc(sizeof(*o));
+    *o = (struct opening){.c = c, .request = request};
+    if (coordinator_session_when_open(s, open_again, o) == COMMON_OK)
+        return;
+    free(o);
+    proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls are waiting for this session",
+                       NULL, 0);
+}
+
 void coordinator_handle_session_open(void *arg, struct proto_request *request)
 {
+    struct coordinator *c = arg;
     const Banyan__Pb__SessionOpenRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s = session_wanted(arg, request, m->session, m->name);
+    struct coordinator_session *made = NULL, *s;
+    if (!m->session && m->name[0]) // whoever finds the name taken opens it next
+        made = coordinator_session_being_made(&c->sessions, proto_request_identity(request)->tenant, m->name);
+    if (made) {
+        open_later(c, request, made);
+        return;
+    }
+    s = session_wanted(c, request, m->session, m->name);
     if (!s || coordinator_park(s, request, coordinator_handle_session_open, arg))
         return;
     if (s->state == COORDINATOR_SESSION_DELETING) {
-        struct opening *o = coordinator_alloc(sizeof(*o));
-        *o = (struct opening){.c = arg, .request = request};
-        if (coordinator_session_when_open(s, open_again, o) == COMMON_OK)
-            return;
-        free(o);
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls are waiting for this session",
-                           NULL, 0);
+        open_later(c, request, s);
         return;
     }
     s->last_used_ns = common_clock_ns();

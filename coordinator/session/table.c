@@ -119,6 +119,13 @@ struct coordinator_session *coordinator_session_named(const struct coordinator_s
     return s && s->state != COORDINATOR_SESSION_CREATING ? s : NULL;
 }
 
+struct coordinator_session *coordinator_session_being_made(const struct coordinator_sessions *sessions,
+                                                           uint32_t tenant, const char *name)
+{
+    struct coordinator_session *s = find_name(sessions, tenant, name);
+    return s && s->state == COORDINATOR_SESSION_CREATING ? s : NULL;
+}
+
 static void name_enter(struct coordinator_session *s)
 {
     struct coordinator_session **bucket = &s->sessions->names[bucket_of(s->sessions, s->tenant, s->name)];
@@ -237,7 +244,8 @@ void coordinator_sessions_restored(struct coordinator_sessions *sessions)
 void coordinator_session_enter(struct coordinator_session *s)
 {
     coordinator_session_set_state(s, COORDINATOR_SESSION_ACTIVE);
-    if (s->exclusive) // a wish that came while it was being made: a chunk that it shares was lost (seals.c)
+    // A chunk that it shares was lost meanwhile (seals.c), or somebody waits to open it by its name.
+    if (s->exclusive || s->doors)
         coordinator_session_settle(s);
 }
 

@@ -23,6 +23,9 @@ bool coordinator_sessions_chunk_id(struct coordinator_sessions *sessions, uint64
 void coordinator_sessions_never_again(struct coordinator_sessions *sessions, uint64_t id);
 struct coordinator_session *coordinator_session_named(const struct coordinator_sessions *sessions,
                                                       uint32_t tenant, const char *name);
+// One that has the name and is still being written: its name is taken, but it is not there yet.
+struct coordinator_session *coordinator_session_being_made(const struct coordinator_sessions *sessions,
+                                                           uint32_t tenant, const char *name);
 
 // Whether it is there for who asks: it is their tenant's, or they look after all of them (operators, admins). What is not
 // there for them is to be answered as what never was.

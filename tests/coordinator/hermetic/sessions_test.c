@@ -182,6 +182,29 @@ static void a_create_that_the_store_refuses_leaves_no_name(void **state)
     }
 }
 
+// Whoever finds the name of a session taken that is still being written opens it then.
+static void a_session_that_is_being_made_is_opened_when_it_is(void **state)
+{
+    (void)state;
+    for (int refused = 0; refused < 2; refused++) {
+        struct sim_cluster *cluster = cluster_of(1);
+        sim_disk_stall(SIM_DISK_PATH, true);
+        struct sim_call *made = sim_create(cluster->client, (struct sim_shape){0}, "name");
+        ENDS(COMMON_ALREADY_EXISTS, sim_create(cluster->client, (struct sim_shape){0}, "name"));
+        struct sim_call *opened = sim_find(cluster->client, "name");
+        ENDS(COMMON_NOT_FOUND, sim_find(cluster->client, "other"));
+        assert_false(opened->done);
+        sim_disk_fail(SIM_DISK_PATH, refused ? (uint32_t)sim_disk_waiting(SIM_DISK_PATH) : 0,
+                      COMMON_RESOURCE_EXHAUSTED);
+        sim_disk_stall(SIM_DISK_PATH, false);
+        ENDS(refused ? COMMON_RESOURCE_EXHAUSTED : COMMON_OK, made);
+        ENDS(refused ? COMMON_NOT_FOUND : COMMON_OK, opened);
+        if (!refused)
+            assert_int_equal(opened->session, made->session);
+        sim_cluster_free(cluster);
+    }
+}
+
 // ---- edges ----------------------------------------------------------------------------------------------
 
 static void a_session_is_created_laid_out_and_back_after_a_stop(void **state)
@@ -341,6 +364,7 @@ int hermetic_sessions(void)
         cmocka_unit_test(a_call_with_a_key_makes_one_session),
         cmocka_unit_test(a_key_of_a_session_that_was_not_made_is_free),
         cmocka_unit_test(a_create_that_the_store_refuses_leaves_no_name),
+        cmocka_unit_test(a_session_that_is_being_made_is_opened_when_it_is),
         cmocka_unit_test(a_session_is_created_laid_out_and_back_after_a_stop),
         cmocka_unit_test(a_store_that_refuses_leaves_the_session_as_it_was),
         cmocka_unit_test(a_place_that_its_holder_refuses_is_taken_back),
