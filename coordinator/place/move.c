@@ -414,10 +414,11 @@ static void told_all(void *arg, enum common_code code, const char *text)
     move_over(m, m->n);
 }
 
-// Whether the worker has been told of the session since it fetched the rows, by somebody who knew nothing of them.
+// Whether the worker has been sent the session's layout since it was last asked for the rows, by somebody who knew nothing of
+// them: also by a repair that has begun and ended since.
 static bool may_have_dropped(const struct coordinator_move *m)
 {
-    return m->dropped || m->to->visit != m->visit || coordinator_session_in_doubt(m->s, m->to);
+    return m->dropped || m->repaired || m->to->visit != m->visit || coordinator_session_in_doubt(m->s, m->to);
 }
 
 static void stored(void *arg, enum common_code code, const char *text)
@@ -658,6 +659,7 @@ static void move_alone(void *arg, struct coordinator_session *s)
     }
     set_state(m, MOVE_CLOSING);
     m->visit = m->to->visit;
+    m->repaired = false;
     bool known = !s->withheld && !s->broken && !s->unknown && !s->named;
     if (!known || !coordinator_worker_active(m->to) || coordinator_session_in_doubt(s, m->to) ||
         !check_items(m)) {

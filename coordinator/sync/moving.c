@@ -105,3 +105,9 @@ void coordinator_moves_dropped(struct coordinator_session *s, const struct coord
     for (struct coordinator_move *m = s->moves; m; m = m->next)
         m->dropped = m->dropped || m->to == at;
 }
+
+void coordinator_moves_repaired(struct coordinator_session *s, const struct coordinator_worker *at)
+{
+    for (struct coordinator_move *m = s->moves; m; m = m->next)
+        m->repaired = m->repaired || m->to == at;
+}

@@ -36,6 +36,7 @@ struct coordinator_move {
     uint32_t visit; // CLOSING and on: of the worker when it was told
     bool storing;   // the batch that makes it a holder is under way
     bool dropped;   // it was told to drop the session since the move began
+    bool repaired;  // CLOSING and on: it was sent the session's layout, without what comes
     bool big;       // it counts as such at `to`
     bool refused;   // by `to`
     bool put;       // rows of some of its chunks are put and not committed
@@ -69,5 +70,8 @@ void coordinator_moves_suspect(struct coordinator_session *s, const struct coord
 bool coordinator_moves_store(const struct coordinator_session *s, const struct coordinator_worker *to);
 // The worker is being told to drop the session: what moves have brought there does not count.
 void coordinator_moves_dropped(struct coordinator_session *s, const struct coordinator_worker *at);
+// The worker was sent the session's whole layout, without what moves bring there: rows that it was not asked for since do not
+// count.
+void coordinator_moves_repaired(struct coordinator_session *s, const struct coordinator_worker *at);
 
 #endif

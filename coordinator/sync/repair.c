@@ -8,6 +8,7 @@
 #include "common/log/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sync/moving.h"
 #include "coordinator/sync/named.h"
 
 enum { TRIES = 4, WINDOW = 32, LOGS_A_SECOND = 10 };
@@ -160,6 +161,8 @@ static void repair_told(void *arg, enum common_code code, const char *text)
     struct coordinator_repair *r = arg;
     struct coordinator_worker *w = r->w;
     w->repairing--;
+    if (r->s)
+        coordinator_moves_repaired(r->s, w);
     if (!r->s || r->sessions->core->stopping) {
         repair_free(r);
     } else if (code != COMMON_OK || r->again) {

@@ -6,6 +6,8 @@
 #include "tests/coordinator/hermetic/hermetic.h"
 
 #include "coordinator/cluster/membership.h"
+#include "coordinator/sync/moving.h"
+#include "coordinator/sync/repair.h"
 #include "worker/core/state.h"
 
 #define SECOND COMMON_NS_PER_S
@@ -368,6 +370,39 @@ static void a_copy_that_died_meanwhile_does_not_count(void **state)
     sim_cluster_free(cluster);
 }
 
+// While the store takes note of the new copy, a repair sends its holder the layout as it was, without the chunk, and is over
+// before the store is. What has gone there is no copy.
+static void a_repair_meanwhile_has_taken_the_rows_away(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    struct sim_call *call = sim_create(cluster->client, (struct sim_shape){.replicas = 1, .members = 2}, "");
+    OK(call);
+    uint64_t session = call->session;
+    for (uint32_t i = 0; i < 4; i++)
+        OK(sim_append(cluster->client, session, 0, i * 16, 16, 1));
+    uint32_t from = number_of(copy_of(cluster, session, 0, 0)), to = 1 - from;
+    struct coordinator_session *s = kept_of(cluster, session);
+    assert_true(coordinator_session_has_member(s, worker_of(cluster, to)));
+    rule_all(cluster, METHOD(CHUNK_PULL), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    OK(sim_drain(cluster->client, cluster->workers[from]->name, false));
+    sim_advance(SECOND);
+    sim_disk_stall(SIM_DISK_PATH, true);
+    let_go_all(cluster);
+    sim_advance(100 * COMMON_NS_PER_MS);
+    assert_true(coordinator_moves_store(s, worker_of(cluster, to)));
+    coordinator_session_doubt(s, worker_of(cluster, to));
+    sim_advance(100 * COMMON_NS_PER_MS);
+    assert_true(coordinator_moves_store(s, worker_of(cluster, to)));
+    assert_false(coordinator_session_in_doubt(s, worker_of(cluster, to)));
+    sim_disk_stall(SIM_DISK_PATH, false);
+    sim_advance(100 * COMMON_NS_PER_MS);
+    READS(cluster, session, 64, 64);
+    wait_settled(cluster, session);
+    READS(cluster, session, 64, 64);
+    sim_cluster_free(cluster);
+}
+
 // Who receives dies at every moment: as long as the one that gives is a holder it has everything.
 static void who_gives_keeps_it_until_it_is_taken(void **state)
 {
@@ -666,6 +701,7 @@ int hermetic_moves(void)
         cmocka_unit_test(the_source_is_lost_while_the_copy_is_stored),
         cmocka_unit_test(what_was_acknowledged_before_a_move_stays),
         cmocka_unit_test(a_copy_that_died_meanwhile_does_not_count),
+        cmocka_unit_test(a_repair_meanwhile_has_taken_the_rows_away),
         cmocka_unit_test(who_gives_keeps_it_until_it_is_taken),
         cmocka_unit_test(what_has_come_back_is_not_dropped),
         cmocka_unit_test(moves_give_way),
