@@ -269,7 +269,7 @@ static void commit_refused(struct committing *k)
     }
 }
 
-// Until the worker has been told, nothing may make it forget rows that are prepared there (reshape.c).
+// Until the worker has been told, nothing may make it forget rows that are prepared there (truncate.c).
 static void mark_untold(struct committing *k, const struct coordinator_worker *w)
 {
     uint64_t ct = k->s->layout.chunk_tokens;
