@@ -16,16 +16,17 @@ struct snapshotter {
     struct sim_caller *caller; // NULL: none is under way
     banyan_client *client;
     enum stage stage;
-    uint32_t n;                   // that have begun in this life
-    struct model *of;             // the session
-    struct model *pin;            // NULL: there is none, or its session has no record
-    struct model *made;           // likewise; what is restored
-    struct model *fresh;          // a session that has just been restored
-    bool calm;                    // nothing disturbs it
-    bool dead;                    // its client is
-    bool again;                   // it was refused for a reason that passes
-    bool unsure;                  // a truncate was under way, or may come late
-    bool known;                   // want is what the session had
+    uint32_t n;          // that have begun in this life
+    struct model *of;    // the session
+    struct model *pin;   // NULL: there is none, or its session has no record
+    struct model *made;  // likewise; what is restored
+    struct model *fresh; // a session that has just been restored
+    bool calm;           // nothing disturbs it
+    bool dead;           // its client is
+    bool again;          // it was refused for a reason that passes
+    bool unheard;        // what the session has lost was never acknowledged: it is to be truncated first
+    bool unsure;         // a truncate was under way, or may come late
+    bool known;          // want is what the session had
     uint32_t cuts, kills, wrongs; // of the model, of the life
     bool ticketed;                // rows were read, while the coordinator had this life
     uint32_t lives;

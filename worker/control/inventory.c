@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/base/failpoint.h"
+#include "worker/control/lose.h"
 #include "worker/control/plans.h"
 #include "worker/core/kept.h"
 #include "worker/core/state.h"
@@ -150,12 +151,14 @@ static uint32_t inventory_from(const struct worker_session *session, const Banya
 }
 
 // One page of ids[0..n), of which the first one may have begun on the page before. Returns false when memory is short.
-static bool inventory_page(const struct worker *worker, const Banyan__Pb__InventoryRequest *body,
+static bool inventory_page(struct worker *worker, const Banyan__Pb__InventoryRequest *body,
                            const uint64_t *ids, size_t n, Banyan__Pb__InventoryReply *reply)
 {
     size_t bytes = 0, cap = 0;
     for (size_t i = 0; i < n; i++) {
         struct worker_session *session = worker_map_get(&worker->sessions, ids[i]);
+        if (!worker_lose_again(worker, session))
+            return false;
         bool resumed = body->after_chunk != 0 && ids[i] == body->after_session;
         uint32_t from = resumed ? inventory_from(session, body) : 0;
         if (reply->n_sessions == cap) {

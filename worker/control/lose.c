@@ -18,6 +18,15 @@ static bool is_this(const void *arg, uint64_t id)
     return id == *(const uint64_t *)arg;
 }
 
+static bool is_lost(const void *arg, uint64_t id)
+{
+    const struct worker *worker = arg;
+    uint32_t i = 0;
+    while (i < worker->n_lost && worker->lost[i] != id)
+        i++;
+    return i < worker->n_lost;
+}
+
 // ---- what has been lost -------------------------------------------------------------------------
 
 // The oldest is forgotten for one more than LOST_MAX, and the newest without memory for it: a layout may name the chunk
@@ -71,15 +80,31 @@ void worker_lose_chunk(void *arg, struct worker_chunk *chunk)
         if (!worker_session_chunk(session, id, first))
             continue;
         if (worker_session_without(&worker->sessions, worker->store, session, is_this, &id, &err) !=
-            COMMON_OK)
+            COMMON_OK) {
             common_log_error("a chunk without rows is still named session=%016" PRIx64 " chunk=%" PRIu64
                              ": %s",
                              session->id, id, err.message);
-        else
+            session->lacks = session->short_of_rows = true;
+            session->names_lost = worker_session_chunk(session, id, first) != NULL;
+        } else {
             common_log_warn("a chunk's rows are gone: another holder's count session=%016" PRIx64
                             " chunk=%" PRIu64 " positions=%" PRIu64 "-%" PRIu64,
                             session->id, id, first, last);
+        }
     }
     COMMON_FAILPOINT("cold_given_up");
     worker_store_let_go(worker->store, chunk);
+}
+
+bool worker_lose_again(struct worker *worker, struct worker_session *session)
+{
+    struct common_error err;
+    if (!session->names_lost)
+        return true;
+    (void)worker_session_without(&worker->sessions, worker->store, session, is_lost, worker, &err);
+    session->names_lost = false;
+    for (uint32_t i = 0; i < session->n_chunks; i++)
+        if (!session->chunks[i].incoming && is_lost(worker, worker_chunk_id(session->chunks[i].chunk)))
+            session->names_lost = true;
+    return !session->names_lost;
 }

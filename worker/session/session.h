@@ -65,6 +65,7 @@ struct worker_session {
     // no layout counts before it has asked. short_of_rows: its layout is not one that it made of that, and no
     // step is done.
     bool lacks, short_of_rows;
+    bool names_lost; // one of these is still in `chunks`: there was no memory to leave it out (lose.c)
     // Its files may lack rows that were acknowledged: the machine has lost its power, or a log had a torn
     // end. Until a layout has come from a coordinator that has all rows, and they are here. It is in the
     // session's file.
