@@ -99,6 +99,29 @@ def test_the_conversation_goes_on(client, llama):
     assert text[:, :-7].tolist()[0][: 50 + NEW] == answer(eager, prompt(1, 50)).tolist()[0]
 
 
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("family", ["falcon_h1", "lfm2", "qwen3_next"])
+def test_hybrids_begin_at_a_state(client, family, named):
+    """Their other layers go on from the last state before the end of what is found."""
+    eager, ours = models(family)
+    document, question = prompt(1, 60), prompt(1, 75)[:, 60:]
+    more = {"state_tokens": 2 * CHUNK}
+    with cache_of(ours, client, session="document" if named else None, **more) as cache:
+        prefill(ours, document, cache, block=8)
+        first = answer(ours, document, cache)
+    assert first.tolist() == answer(eager, document).tolist()
+    ids = torch.cat((document, question), dim=1)
+    with cache_of(ours, client, **more) as cache, Fed(ours) as fed:
+        assert cache.find(ids) == 48
+        second = answer(ours, ids, cache)
+    assert second.tolist() == answer(eager, ids).tolist()
+    assert fed.tokens == 75 - 2 * CHUNK + NEW - 1
+    with pytest.raises(Refused, match="state_tokens=0"):
+        cache_of(ours, client, state_tokens=0)
+    if named:
+        client.open("document").delete()
+
+
 def test_prefill_and_bare_forwards(client, llama):
     eager, ours = llama
     ids = prompt(1, 60)
@@ -222,10 +245,6 @@ def test_what_is_refused(client, llama):
         cache_of(ours, client, forget=64)
     with BanyanCache(ours, client) as cache, pytest.raises(Refused, match="reuse"):
         cache.find(prompt(1, 60))
-    hybrid = next((name for name in FAMILIES if name in ("lfm2", "jamba", "falcon_h1", "qwen3_next")), None)
-    if hybrid is not None:
-        with pytest.raises(Refused, match="state of their own"):
-            cache_of(make(hybrid, FAMILIES[hybrid], "banyan"), client)
 
 
 def test_the_cache_is_off(llama):

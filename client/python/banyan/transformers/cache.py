@@ -51,13 +51,11 @@ class BanyanCache(Answering):
         batch: how many sequences a named session has; None: opened, or made by the first call.
         kv_type: how the cluster holds keys and values; None: as the model computes them.
         reuse: the first generate() or prefill() begins with the longest beginning of its text that the
-        cluster keeps, and
-            close() keeps this one's text for others. For one sequence without padding.
-        state_tokens: of models with layers that are no attention (hybrids) a session with a name keeps the
-        states: every
-            so many tokens, at the end of each generate() and by close(). Who opens it goes on from the newest
-            one, and
-            feeds the tokens behind it again. 0: none are kept.
+            cluster keeps, and close() keeps this one's text for others. For one sequence without padding.
+        state_tokens: of models with layers that are no attention (hybrids) a session with a name keeps
+            states: one every so many tokens, one at the end of each generate(), and one by close(). Who
+            opens it goes on from the newest one, and feeds the tokens behind it again. With reuse=True one
+            every so many tokens. 0: none are kept.
         salt: keeps texts apart: caches with different salts never find each other's.
         spec: more fields of banyan.Spec: chunk_tokens, members, idle_ttl, forget (what windows have left
         behind is given

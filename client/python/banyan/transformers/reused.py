@@ -26,10 +26,10 @@ _CHUNK = 256  # tokens, where a specification has no number
 class Reused(Opened):
     def _check_reusable(self) -> None:
         """Refuses what cannot be reused, before anything is computed."""
-        if local := self._local():
+        if (local := self._local()) and not self._state_tokens:
             raise Refused(
-                f"reuse=True: layers {list(local)[:4]} of this model have a state of their own (linear attention, convolutions), which no "
-                "session holds: only models whose memory is keys and values can start from another process's. Leave reuse out"
+                f"reuse=True with state_tokens=0: layers {list(local)[:4]} of this model have a state of their own (linear attention, "
+                "convolutions). Where none is kept, all tokens are computed again: leave one of the two out"
             )
         if self._more.get("forget"):
             raise Refused("reuse=True: with forget= a session does not hold its whole text, which could not be found. Leave one out")

@@ -4,6 +4,7 @@ goes back to them.
 
     kept by                 when
     a session with a name   every `state_tokens` tokens, at the end of each generate(), and by close()
+    one that others find    every `state_tokens` tokens (reuse=True)
     this cache, in memory   before a forward of several rows behind others: the last one
 
 A cache whose states are not those behind its text is *stale*: it was opened, cut, or an error has ended a
@@ -71,7 +72,7 @@ class Stated(Formed):
             self._put_states(taken.take(self.columns, layers, self._states), end=True)
 
     def _put_states(self, states: Taken, end: bool = False) -> None:
-        if not self._named or not self._state_tokens or self._steps is None:
+        if not (self._named or self._reuse) or not self._state_tokens or self._steps is None:
             return
         try:
             for i, (session, pad) in enumerate(zip(self._steps.sessions, self.pads)):
