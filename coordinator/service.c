@@ -346,7 +346,7 @@ struct opening { // of a session that is being made or deleted
     struct proto_request *request;
 };
 
-// It was made or not, or the store has refused its deletion, or it is gone, and another one may have its name.
+// It was made or not, or the store has refused its deletion, or it is gone and another one has its name.
 static void open_again(void *arg, struct coordinator_session *s)
 {
     struct opening o = *(struct opening *)arg;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of truncate, fork and delete (reshape.h): one operation, which waits until it is alone with its session, copies
-// a chunk that its length cuts, and ends in the same way. For truncate.c, fork.c and delete.c alone. Loop thread.
+// The inside of truncate, fork and delete (reshape.h): one operation, which waits until it is alone with its
+// session, copies a chunk that its length cuts, and ends in the same way. For truncate.c, fork.c and
+// delete.c alone. Loop thread.
 #ifndef COORDINATOR_RESHAPING_H
 #define COORDINATOR_RESHAPING_H
 
@@ -36,8 +37,8 @@ struct coordinator_reshape { // one operation; `request` is NULL when nobody ask
 // `as` says what is wished, without its request; id: of the session. It is copied.
 void coordinator_reshape_start(const struct coordinator_reshape *as, struct proto_request *request,
                                uint64_t id, enum coordinator_session_state state, coordinator_session_fn fn);
-// It ends before it has begun: the session is gone, or whoever asked. A truncate that comes so late could take away what
-// the same client has written since. True: `r` is freed.
+// It ends before it has begun: the session is gone, or whoever asked. A truncate that comes so late could
+// take away what the same client has written since. True: `r` is freed.
 bool coordinator_reshape_gone(struct coordinator_reshape *r, struct coordinator_session *s);
 // The session is open again. Frees `r`.
 void coordinator_reshape_end(struct coordinator_reshape *r);
@@ -49,8 +50,8 @@ void coordinator_reshape_fail_why(struct coordinator_reshape *r, enum common_cod
 void coordinator_reshape_fail_code(struct coordinator_reshape *r, enum common_code code, const char *text);
 void coordinator_reshape_fail_stored(struct coordinator_reshape *r, enum common_code code,
                                      const char *text); // by the store
-// A worker has not made what it was asked for. One that lost its layout is not a session that does not exist, and one that
-// cannot be spoken to (another release, at its first words) is one that is not there yet.
+// A worker has not made what it was asked for. One that lost its layout is not a session that does not exist,
+// and one that cannot be spoken to (another release, at its first words) is one that is not there yet.
 void coordinator_reshape_fail_copy(struct coordinator_reshape *r, enum common_code code, const char *text);
 
 // ---- copying what a length cuts -----------------------------------------------------------------
@@ -65,12 +66,12 @@ bool coordinator_reshape_copy_is_wrong(struct coordinator_reshape *r, enum commo
 // Asks each holder of the chunk for a copy, for that session.
 void coordinator_reshape_send_copy(struct coordinator_reshape *r, uint64_t session, uint64_t incarnation,
                                    struct coordinator_gather *gather);
-// All have answered: whether they have it still. One that was started anew before the last of them answered has said
-// what it has before the copy was in a layout; one that is later says so after this is stored.
+// All have answered: whether they have it still. One that was started anew before the last of them answered
+// has said what it has before the copy was in a layout; one that is later says so after this is stored.
 enum common_code coordinator_reshape_copy_stands(const struct coordinator_reshape *r, enum common_code code,
                                                  const char **text);
-// The copy is in the layout: it counts where the process that made it is still there. Another one has said what it has, or
-// will, as of any other chunk.
+// The copy is in the layout: it counts where the process that made it is still there. Another one has said
+// what it has, or will, as of any other chunk.
 void coordinator_reshape_copy_counts(struct coordinator_reshape *r);
 // What was copied is not to be: so that its holders forget it.
 void coordinator_reshape_doubt_copy(struct coordinator_reshape *r);

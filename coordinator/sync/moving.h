@@ -70,8 +70,8 @@ void coordinator_moves_suspect(struct coordinator_session *s, const struct coord
 bool coordinator_moves_store(const struct coordinator_session *s, const struct coordinator_worker *to);
 // The worker is being told to drop the session: what moves have brought there does not count.
 void coordinator_moves_dropped(struct coordinator_session *s, const struct coordinator_worker *at);
-// The worker was sent the session's whole layout, without what moves bring there: rows that it was not asked for since do not
-// count.
+// The worker was sent the session's whole layout, without what moves bring there: rows that it was not asked
+// for since do not count.
 void coordinator_moves_repaired(struct coordinator_session *s, const struct coordinator_worker *at);
 
 #endif

@@ -16,8 +16,8 @@ void worker_lose_chunk(void *worker, struct worker_chunk *chunk); // as worker_d
 // loss, and the chunk would be here again, without its rows.
 bool worker_names_lost(const struct worker *worker, const Banyan__Pb__LayoutSetRequest *body);
 void worker_lost_comes(struct worker *worker, const Banyan__Pb__LayoutSetRequest *body); // after it was set
-// Leaves out of the session what is lost here and could not be left out for want of memory: else the session's inventory would
-// name it. False: there is no memory yet.
+// Leaves out of the session what is lost here and could not be left out for want of memory: else the
+// session's inventory would name it. False: there is no memory yet.
 bool worker_lose_again(struct worker *worker, struct worker_session *session);
 
 #endif

@@ -370,8 +370,8 @@ static void a_copy_that_died_meanwhile_does_not_count(void **state)
     sim_cluster_free(cluster);
 }
 
-// While the store takes note of the new copy, a repair sends its holder the layout as it was, without the chunk, and is over
-// before the store is. What has gone there is no copy.
+// While the store takes note of the new copy, a repair sends its holder the layout as it was, without the
+// chunk, and is over before the store is. What has gone there is no copy.
 static void a_repair_meanwhile_has_taken_the_rows_away(void **state)
 {
     (void)state;

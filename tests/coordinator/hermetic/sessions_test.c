@@ -182,7 +182,7 @@ static void a_create_that_the_store_refuses_leaves_no_name(void **state)
     }
 }
 
-// Whoever finds the name of a session taken that is still being written opens it then.
+// A name that is taken by a session that is still being written opens when it is.
 static void a_session_that_is_being_made_is_opened_when_it_is(void **state)
 {
     (void)state;
