@@ -415,7 +415,8 @@ void coordinator_handle_session_list(void *arg, struct proto_request *request)
     for (uint32_t slot = coordinator_sessions_slot_after(&c->sessions, m->after); slot < c->sessions.n_slots;
          slot++) {
         struct coordinator_session *s = c->sessions.slots[slot];
-        if (!s || s->state == COORDINATOR_SESSION_CREATING || !coordinator_session_is_for(s, who))
+        if (!s || s->state == COORDINATOR_SESSION_CREATING || !coordinator_session_is_for(s, who) ||
+            coordinator_states_left(s)) // it goes with the one whose states it holds
             continue;
         if (n == limit || bytes > LIST_BYTES) {
             reply.next = infos[n - 1].m.session;

@@ -8,31 +8,47 @@
 
 #include "common/base/clock.h"
 #include "tests/e2e/support.h"
+#include "tests/failpoints/states.h"
 
 enum { ROOM = 160 };
 
 #define CALL_NS       (5 * COMMON_NS_PER_S)
 #define NO_VERDICT_NS (60 * COMMON_NS_PER_S)
 
-enum kind { CREATE, ATTACH, APPEND, BAD_COMMIT, REFUSED_APPEND, READ, FORK, TRUNCATE, DELETE, DRAIN, RESUME };
+enum kind {
+    CREATE,
+    ATTACH,
+    APPEND,
+    BAD_COMMIT,
+    REFUSED_APPEND,
+    READ,
+    STATE,
+    FORK,
+    TRUNCATE,
+    DELETE,
+    DRAIN,
+    RESUME
+};
 
 static const struct op {
     enum kind kind;
     int session;
     uint64_t n; // rows, or a length; of DRAIN and RESUME: a worker
 } ops[] = {
-    {CREATE, 0, 0},    {CREATE, 1, 0},    {ATTACH, 0, 40},        {ATTACH, 1, 20},
-    {APPEND, 0, 4},    {APPEND, 1, 3},    {READ, 0, 0},           {BAD_COMMIT, 0, 0},
-    {DRAIN, 0, 1},     {APPEND, 0, 2},    {FORK, 2, 43},          {APPEND, 2, 3},
-    {TRUNCATE, 0, 30}, {ATTACH, 0, 15},   {REFUSED_APPEND, 1, 0}, {APPEND, 1, 12},
-    {RESUME, 0, 1},    {TRUNCATE, 1, 20}, {APPEND, 0, 3},         {READ, 1, 0}, // here a worker may be killed
-    {APPEND, 0, 2},    {APPEND, 1, 2},    {APPEND, 2, 2},         {READ, 2, 0},
-    {ATTACH, 1, 20},   {TRUNCATE, 0, 33}, {TRUNCATE, 0, 33},      {READ, 0, 0},
-    {DELETE, 2, 0},    {APPEND, 0, 2},    {TRUNCATE, 1, 0},       {APPEND, 1, 2},
-    {READ, 1, 0},
+    {CREATE, 0, 0},  {CREATE, 1, 0},         {ATTACH, 0, 40},   {STATE, 0, 0},
+    {ATTACH, 1, 20}, {APPEND, 0, 4},         {STATE, 0, 0},     {APPEND, 1, 3},
+    {READ, 0, 0},    {BAD_COMMIT, 0, 0},     {DRAIN, 0, 1},     {APPEND, 0, 2},
+    {FORK, 2, 43},   {APPEND, 2, 3},         {TRUNCATE, 0, 42}, {TRUNCATE, 0, 30},
+    {ATTACH, 0, 15}, {REFUSED_APPEND, 1, 0}, {APPEND, 1, 12},   {RESUME, 0, 1},
+    {STATE, 0, 0},   {TRUNCATE, 1, 20},      {APPEND, 0, 3},    {READ, 1, 0},
+    {APPEND, 0, 2}, // before it a worker may be killed
+    {APPEND, 1, 2},  {APPEND, 2, 2},         {READ, 2, 0},      {STATE, 1, 0},
+    {ATTACH, 1, 20}, {TRUNCATE, 0, 33},      {TRUNCATE, 0, 33}, {READ, 0, 0},
+    {DELETE, 2, 0},  {APPEND, 0, 2},         {STATE, 0, 0},     {TRUNCATE, 1, 0},
+    {APPEND, 1, 2},  {READ, 1, 0},
 };
 
-enum { OPS = sizeof(ops) / sizeof(ops[0]), MARK = 20 };
+enum { OPS = sizeof(ops) / sizeof(ops[0]), MARK = 24 };
 
 // Of script_do_more: what a backup that was taken before does not know.
 static const struct op more[] = {{CREATE, SCRIPT_LATER, 0},
@@ -45,6 +61,7 @@ struct kept {
     banyan_session *session;
     struct context context;
     uint64_t length, version; // version: of the bytes that come next
+    struct script_states states;
 };
 
 struct script {
@@ -147,9 +164,41 @@ static banyan_code attach_and_commit(struct kept *k, uint64_t first, uint64_t co
 // All copies of some rows went with their workers: from the start with the same bytes.
 static bool refill(struct script *s, struct kept *k)
 {
+    k->states.n = 0; // the truncate takes them
     return UNTIL_VERDICT(s, NULL, "a truncate after a loss", banyan_session_truncate(k->session, 0, ERR)) &&
            (!k->length ||
             UNTIL_VERDICT(s, NULL, "an attach after a loss", attach_and_commit(k, 0, k->length)));
+}
+
+// Those that went with the only copies of their rows are put anew; those that the next ones stand behind are not.
+static banyan_code put_state(struct script *s, struct kept *k)
+{
+    banyan_code code = script_state_put(k->session, k->length, k->version * 1000 + k->length, ERR);
+    if (code != BANYAN_DATA_LOSS || covered(s))
+        return code;
+    k->states.n = 0;
+    code = banyan_state_cut(k->session, 0, ERR);
+    return code == BANYAN_OK ? BANYAN_ABORTED : code;
+}
+
+static banyan_code look_at_state(struct script *s, struct kept *k, uint64_t position)
+{
+    bool same;
+    banyan_code code = script_state_check(k->session, &k->states, position, &same, ERR);
+    if (code == BANYAN_DATA_LOSS && !covered(s))
+        return BANYAN_OK;
+    if (code == BANYAN_OK && !same && covered(s))
+        is_wrong(s, "a state is not what was put", code);
+    return code;
+}
+
+// The newest at its end, and before each of those that it has.
+static bool check_states(struct script *s, struct kept *k)
+{
+    bool ok = UNTIL_VERDICT(s, k, "a state", look_at_state(s, k, k->length));
+    for (uint32_t i = 0; ok && i < k->states.n; i++)
+        ok = UNTIL_VERDICT(s, k, "a state", look_at_state(s, k, k->states.at[i].position - 1));
+    return ok && !s->wrong[0];
 }
 
 // One that had no verdict may have been made.
@@ -287,18 +336,26 @@ static void pretend(struct script *s, const struct op *op)
         context_random(&k->context, 0, ROOM, (uint64_t)op->session);
         k->exists = true;
         k->length = 0;
+        k->states = (struct script_states){0};
         break;
     case FORK:
         context_copy(&k->context, &s->kept[0].context);
         context_random(&k->context, op->n, ROOM - op->n, 77);
         k->exists = true;
         k->length = op->n;
+        k->states = s->kept[0].states;
+        k->states.maybe = true;
+        script_states_cut(&k->states, op->n);
         break;
     case ATTACH:
     case APPEND:
         k->length += op->n;
         break;
+    case STATE:
+        script_states_add(&k->states, k->length, k->version * 1000 + k->length);
+        break;
     case TRUNCATE:
+        script_states_cut(&k->states, op->n);
         k->length = op->n;
         context_random(&k->context, op->n, ROOM - op->n, 1000 + ++k->version * 10 + (uint64_t)op->session);
         break;
@@ -337,6 +394,8 @@ static bool really_do(struct script *s, const struct op *op)
         return UNTIL_VERDICT(s, k, "a truncate", banyan_session_truncate(k->session, op->n, ERR));
     case DELETE:
         return delete_one(s, k);
+    case STATE:
+        return UNTIL_VERDICT(s, k, "a state's put", put_state(s, k));
     case BAD_COMMIT:
         return bad_commit(s, k);
     case REFUSED_APPEND:
@@ -394,7 +453,7 @@ bool script_check_one(struct script *s, int session)
     for (uint64_t p = k->length; k->exists && p-- > 0;)
         if (!UNTIL_VERDICT(s, k, "a read at the end", step_at(s, k, p, false)) || s->wrong[0])
             return false;
-    return true;
+    return !k->exists || check_states(s, k);
 }
 
 bool script_check(struct script *s)
