@@ -434,7 +434,7 @@ banyan_code banyan_state_get_list(banyan_session *session, banyan_state_list *ou
 }
 
 banyan_code client_states_pin(banyan_session *session, uint64_t incarnation, uint64_t length, uint64_t ttl_ns,
-                              banyan_session **out, banyan_error *error)
+                              const char *name, banyan_session **out, banyan_error *error)
 {
     struct held held;
     struct looked now;
@@ -445,7 +445,7 @@ banyan_code client_states_pin(banyan_session *session, uint64_t incarnation, uin
     if (code == BANYAN_NOT_FOUND)
         code = BANYAN_OK;
     if (last)
-        code = banyan_session_pin(held.session, client_state_end(last), ttl_ns, NULL, out, error);
+        code = banyan_session_pin(held.session, client_state_end(last), ttl_ns, name, out, error);
     held_close(&held);
     if (*out && (look_at(session, &now, NULL) != BANYAN_OK || now.incarnation != incarnation)) {
         banyan_session_delete(*out, NULL);

@@ -261,6 +261,7 @@ banyan_code banyan_session_snapshot(banyan_session *session, const char *path,
     uint64_t began_ns = common_clock_ns();
     uint64_t number = (uint64_t)getpid() << 20 | (atomic_fetch_add(&calls, 1) & 0xfffff);
     uint32_t threads = options->threads;
+    char name[80];
     banyan_session *pinned, *states = NULL;
     banyan_session_info info;
     banyan_snapshot taken = {0};
@@ -271,7 +272,8 @@ banyan_code banyan_session_snapshot(banyan_session *session, const char *path,
     if (code != BANYAN_OK)
         return code;
     COMMON_FAILPOINT("snapshot_pinned");
-    code = client_states_pin(session, info.incarnation, info.length, PIN_TTL_NS, &states, error);
+    snprintf(name, sizeof name, "snapshot-of-0x%016" PRIx64 "-%" PRIu64 "-states", info.id, number);
+    code = client_states_pin(session, info.incarnation, info.length, PIN_TTL_NS, name, &states, error);
     // With the session's own spec: the fork's has another time to live.
     if (code == BANYAN_OK)
         code = take_snapshot(pinned, states, &info, banyan_session_spec(session), path, options, threads,
