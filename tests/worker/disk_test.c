@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/common/sanitized.h"
@@ -499,6 +500,33 @@ static void no_descriptors(void **state)
 
 // ---- a real directory ---------------------------------------------------------------------------
 
+// The process that has it is being killed: the next one starts meanwhile.
+static void a_directory_of_a_process_that_ends(void **state)
+{
+    char path[64], command[128];
+    struct worker_files *files;
+    struct common_error err;
+    int made[2];
+    char byte;
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/banyan-disk-test-%ld", (long)getpid());
+    assert_int_equal(pipe(made), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool ok = worker_files_open(path, &files, &err) == COMMON_OK && write(made[1], "", 1) == 1;
+        usleep(200000);
+        _exit(!ok);
+    }
+    assert_int_equal(read(made[0], &byte, 1), 1);
+    assert_int_equal(worker_files_open(path, &files, &err), COMMON_OK);
+    files->ops->close(files);
+    close(made[0]);
+    close(made[1]);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    snprintf(command, sizeof command, "rm -r %s", path);
+    assert_int_equal(system(command), 0);
+}
+
 static void a_real_directory(void **state)
 {
     char path[64], command[128];
@@ -618,6 +646,7 @@ int main(void)
         cmocka_unit_test(one_log_is_refused),
         cmocka_unit_test(little_memory),
         cmocka_unit_test(no_descriptors),
+        cmocka_unit_test(a_directory_of_a_process_that_ends),
         cmocka_unit_test(a_real_directory),
         cmocka_unit_test(sealed_and_scrubbed),
     };

@@ -10,9 +10,14 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/hash/hash.h"
+
+#define LOCK_AGAIN_NS (20 * COMMON_NS_PER_MS)
+#define LOCK_TRIES    150 // 3 s
 
 // Files that are being written stay open: where a name may be is given by its hash, and of the few that may be there the
 // one that was used longest ago is closed.
@@ -276,18 +281,22 @@ static enum common_code check_owner(const char *path, int fd, struct common_erro
     return COMMON_OK;
 }
 
+// Waits a moment: a worker that was killed gives back its memory before its files.
 static enum common_code lock_it(const char *path, int fd, int *lock, struct common_error *err)
 {
     *lock = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (*lock < 0)
         return refuse(err, path, "its lock cannot be opened");
-    if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
-        return COMMON_OK;
-    if (errno != EWOULDBLOCK)
-        return refuse(err, path, "it cannot be locked");
-    return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                            "--store %s is in use by another worker process: each needs its own directory",
-                            path);
+    for (int i = 0; flock(*lock, LOCK_EX | LOCK_NB) != 0; i++) {
+        if (errno != EWOULDBLOCK)
+            return refuse(err, path, "it cannot be locked");
+        if (i == LOCK_TRIES)
+            return common_error_set(
+                err, COMMON_FAILED_PRECONDITION,
+                "--store %s is in use by another worker process: each needs its own directory", path);
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_AGAIN_NS}, NULL);
+    }
+    return COMMON_OK;
 }
 
 enum common_code worker_files_open(const char *path, struct worker_files **out, struct common_error *err)
