@@ -170,7 +170,7 @@ static bool refill(struct script *s, struct kept *k)
             UNTIL_VERDICT(s, NULL, "an attach after a loss", attach_and_commit(k, 0, k->length)));
 }
 
-// Those that went with the only copies of their rows are put anew; those that the next ones stand behind are not.
+// Where states went with the only copies of their rows, they are removed before the next one is put.
 static banyan_code put_state(struct script *s, struct kept *k)
 {
     banyan_code code = script_state_put(k->session, k->length, k->version * 1000 + k->length, ERR);
