@@ -11,6 +11,7 @@
 
 #include <jansson.h>
 
+#include "coordinator/dashboard/history.h"
 #include "coordinator/dashboard/list.h"
 #include "coordinator/state.h"
 
@@ -21,6 +22,8 @@ struct coordinator_dashboard {
     uint32_t wrong_tokens; // since wrong_tokens_from_ns
     uint64_t wrong_tokens_from_ns;
     struct coordinator_lists lists; // of sessions
+    struct coordinator_history history;
+    struct common_timer *sampling; // takes its samples
 };
 
 typedef enum common_code (*coordinator_dashboard_fn)(struct coordinator_dashboard *d, const char *query,
@@ -37,6 +40,8 @@ COORDINATOR_DASHBOARD_ASK(session);  // holders.c
 COORDINATOR_DASHBOARD_ASK(mass);     // look.c
 COORDINATOR_DASHBOARD_ASK(trace);    // look.c
 COORDINATOR_DASHBOARD_ASK(events);   // events.c
+COORDINATOR_DASHBOARD_ASK(history);  // past.c
+COORDINATOR_DASHBOARD_ASK(tenants);  // tenants.c
 
 // ---- for these ----
 

@@ -31,18 +31,31 @@ static const struct route {
     {"plans", coordinator_dashboard_plans},          {"plans/*", coordinator_dashboard_plan},
     {"sessions", coordinator_dashboard_sessions},    {"sessions/*", coordinator_dashboard_session},
     {"sessions/*/mass", coordinator_dashboard_mass}, {"sessions/*/trace", coordinator_dashboard_trace},
-    {"events", coordinator_dashboard_events},
+    {"events", coordinator_dashboard_events},        {"history", coordinator_dashboard_history},
+    {"tenants", coordinator_dashboard_tenants},
 };
 
 // ---- life ---------------------------------------------------------------------------------------
+
+static void sample(void *arg)
+{
+    struct coordinator_dashboard *d = arg;
+    coordinator_history_take(&d->history, d->c, common_clock_ns());
+}
 
 struct coordinator_dashboard *coordinator_dashboard_new(struct coordinator *c, const char *address)
 {
     struct coordinator_dashboard *d = calloc(1, sizeof(*d));
     const char *colon = address ? strrchr(address, ':') : NULL;
-    if (!d || !colon)
-        return d;
+    if (!d || common_timer_new(c->core.loop, sample, d, &d->sampling) != COMMON_OK) {
+        free(d);
+        return NULL;
+    }
     d->c = c;
+    d->history.begun_ns = common_clock_ns();
+    common_timer_start(d->sampling, COORDINATOR_HISTORY_EVERY_NS, true);
+    if (!colon)
+        return d;
     snprintf(d->host, sizeof(d->host), "%.*s", (int)(colon - address), address);
     d->loopback =
         !strncmp(d->host, "127.", 4) || !strcmp(d->host, "[::1]") || !strcasecmp(d->host, "localhost");
@@ -53,6 +66,7 @@ void coordinator_dashboard_free(struct coordinator_dashboard *d)
 {
     if (!d)
         return;
+    common_timer_free(d->sampling);
     coordinator_lists_fini(&d->lists);
     free(d);
 }

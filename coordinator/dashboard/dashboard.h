@@ -9,6 +9,8 @@
 //   /api/v1/sessions       a page of them, sorted and filtered here (list.h)
 //   /api/v1/sessions/ID    who holds what; /mass, /trace: what its last steps looked at, and where their time went (look.h)
 //   /api/v1/events         what has happened, after a number
+//   /api/v1/history        the last hour (history.h)
+//   /api/v1/tenants        the tenants and their quotas
 //
 // Who may ask: with a token, those that present it (Authorization: Bearer); without, anyone who reaches the
 // address. A wrong token is a refusal like an RPC's: an event, a line in the log,

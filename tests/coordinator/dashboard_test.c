@@ -99,15 +99,18 @@ static uint64_t wrong_tokens(const struct fixture *f)
     return counts.refused[PROTO_REFUSED_TOKEN];
 }
 
+static int ask_path(struct fixture *f, const char *path, const char *host, const char *authorization)
+{
+    return ask(
+        f,
+        &(struct common_http_request){
+            .path = path, .query = "", .host = host, .authorization = authorization, .peer = "192.0.2.1"},
+        NULL);
+}
+
 static int ask_from(struct fixture *f, const char *host, const char *authorization)
 {
-    return ask(f,
-               &(struct common_http_request){.path = "/api/v1/cluster",
-                                             .query = "",
-                                             .host = host,
-                                             .authorization = authorization,
-                                             .peer = "192.0.2.1"},
-               NULL);
+    return ask_path(f, "/api/v1/cluster", host, authorization);
 }
 
 static json_t *get(struct fixture *f, const char *path, const char *query)
@@ -189,6 +192,8 @@ static void tokens_of_operators_look(void **state)
                  {PROTO_ACCESS_OPERATOR, 0, 200},
                  {PROTO_ACCESS_ADMIN, 0, 200},
                  {PROTO_ACCESS_ADMIN, 1, 401}};
+    static const char *const paths[] = {"/api/v1/cluster", "/api/v1/workers", "/api/v1/plans",
+                                        "/api/v1/events",  "/api/v1/history", "/api/v1/tenants"};
     struct fixture f;
     begin(&f, "127.0.0.1:80", NULL);
     assert_int_equal(ask_from(&f, "localhost", NULL), 200); // no token at all yet
@@ -197,10 +202,101 @@ static void tokens_of_operators_look(void **state)
         char bearer[64] = "Bearer ";
         assert_true(coordinator_token_make(bearer + strlen("Bearer "), &row));
         assert_non_null(coordinator_tokens_add(&f.c->tenants.tokens, &row));
-        assert_int_equal(ask_from(&f, "localhost", bearer), cases[i].code);
+        for (size_t p = 0; p < sizeof paths / sizeof *paths; p++)
+            assert_int_equal(ask_path(&f, paths[p], "localhost", bearer), cases[i].code);
         assert_int_equal(ask_from(&f, "localhost", NULL), 401); // and now one is wanted
     }
     end(&f);
+}
+
+// A tenant in pages, with what it has of its quotas; one that has used nothing has nothing but zeros.
+static void tenants_in_pages(void **state)
+{
+    (void)state;
+    struct fixture f;
+    enum { N = 300 };
+    struct common_error err;
+    begin(&f, "127.0.0.1:80", NULL);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    uint32_t id = 0;
+    for (int i = 1; i < N; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "tenant-%03d", i);
+        assert_int_equal(coordinator_tenant_make(&f.c->tenants, name, batch, &id, &err), COMMON_OK);
+    }
+    coordinator_batch_free(batch);
+    struct coordinator_use *use = coordinator_use_of(&f.c->quotas, id);
+    coordinator_quota_set(use, COORDINATOR_QUOTA_SESSIONS, 7, 0);
+    coordinator_quota_add(use, COORDINATOR_QUOTA_SESSIONS, 5);
+    use->refused[COORDINATOR_QUOTA_SESSIONS] = 2;
+    json_t *json = get(&f, "/api/v1/tenants", "");
+    assert_int_equal(json_integer_value(json_object_get(json, "total")), N);
+    assert_int_equal(json_array_size(json_object_get(json, "tenants")), 256);
+    const json_t *row = json_array_get(json_object_get(json, "tenants"), 0);
+    assert_string_equal(json_string_value(json_object_get(row, "name")), "default");
+    assert_int_equal(json_object_size(json_object_get(row, "quotas")), COORDINATOR_QUOTAS);
+    json_decref(json);
+    json = get(&f, "/api/v1/tenants", "offset=256");
+    assert_int_equal(json_array_size(json_object_get(json, "tenants")), N - 256);
+    json_decref(json);
+    json = get(&f, "/api/v1/tenants", "q=NT-299&limit=1");
+    assert_int_equal(json_integer_value(json_object_get(json, "matching")), 1);
+    const json_t *sessions =
+        json_object_get(json_object_get(json_array_get(json_object_get(json, "tenants"), 0), "quotas"),
+                        "sessions");
+    assert_int_equal(json_integer_value(json_object_get(sessions, "used")), 5);
+    assert_int_equal(json_integer_value(json_object_get(sessions, "max")), 7);
+    assert_int_equal(json_integer_value(json_object_get(sessions, "refused")), 2);
+    json_decref(json);
+    end(&f);
+}
+
+// The ring keeps the newest samples; a sample has what was done since the one before.
+static void the_last_hour_is_bounded(void **state)
+{
+    (void)state;
+    struct fixture f;
+    enum { MOST = COORDINATOR_HISTORY_MOST, N = 3 * MOST / 2 };
+    begin(&f, "127.0.0.1:80", NULL);
+    add_session(&f, "s");
+    f.d->history.begun_ns = 0;
+    for (uint64_t i = 1; i <= N; i++) {
+        f.c->steps.count_steps += i;
+        f.c->steps.failures[COMMON_UNAVAILABLE] += i % 2;
+        for (uint64_t n = 0; n < i % 3; n++)
+            common_buckets_add(&f.c->steps.took, 1500);
+        coordinator_history_take(&f.d->history, f.c, i * 1000);
+    }
+    json_t *json = get(&f, "/api/v1/history", "");
+    const json_t *series = json_object_get(json, "series");
+    assert_int_equal(json_array_size(json_object_get(series, "at_ns")), MOST);
+    for (uint64_t i = 0; i < MOST; i++) {
+        uint64_t n = N - MOST + 1 + i;
+        assert_int_equal(json_integer_value(json_array_get(json_object_get(series, "at_ns"), i)), n * 1000);
+        assert_int_equal(json_integer_value(json_array_get(json_object_get(series, "span_ns"), i)), 1000);
+        assert_int_equal(json_integer_value(json_array_get(json_object_get(series, "steps"), i)), n);
+        assert_int_equal(json_integer_value(json_array_get(json_object_get(series, "failures"), i)), n % 2);
+        assert_int_equal(json_integer_value(json_array_get(json_object_get(series, "sessions"), i)), 1);
+        const json_t *median = json_array_get(json_object_get(series, "p50_ns"), i);
+        assert_true(n % 3 ? json_integer_value(median) == 1024 + 512 : json_is_null(median));
+    }
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(json, "counters"), "failures")),
+                     N / 2);
+    json_decref(json);
+    end(&f);
+}
+
+static void quantiles_of_buckets(void **state)
+{
+    (void)state;
+    struct common_buckets buckets = {0};
+    assert_int_equal(coordinator_history_quantile(&buckets, 0.5), 0);
+    for (int i = 0; i < 99; i++)
+        common_buckets_add(&buckets, 3000); // of (2048, 4096]
+    common_buckets_add(&buckets, UINT64_C(1) << 40);
+    assert_in_range(coordinator_history_quantile(&buckets, 0.5), 3000, 3100);
+    assert_in_range(coordinator_history_quantile(&buckets, 0.99), 4000, 4096);
+    assert_int_equal(coordinator_history_quantile(&buckets, 1), UINT64_C(1) << 36); // the last bound
 }
 
 static void wrong_tokens_are_slowed_down(void **state)
@@ -447,6 +543,9 @@ int main(void)
         cmocka_unit_test(hosts_beyond_loopback),
         cmocka_unit_test(wrong_tokens_are_reported),
         cmocka_unit_test(tokens_of_operators_look),
+        cmocka_unit_test(tenants_in_pages),
+        cmocka_unit_test(the_last_hour_is_bounded),
+        cmocka_unit_test(quantiles_of_buckets),
         cmocka_unit_test(wrong_tokens_are_slowed_down),
         cmocka_unit_test(names_that_are_no_text),
         cmocka_unit_test(many_sessions_in_pages),

@@ -117,6 +117,22 @@ class Api(unittest.TestCase):
         self.assertEqual(len(self.cluster.api("events", limit=1)["events"]), 1)
         self.refused("api/v1/events?after=x", 400, "after")
 
+    def test_history(self):
+        answer = self.cluster.api("history")
+        self.assertEqual((answer["most"], answer["every_ns"]), (120, 30 * 10**9))
+        lengths = {len(values) for values in answer["series"].values()}
+        self.assertEqual(len(lengths), 1)
+        self.assertLessEqual(lengths.pop(), answer["most"])
+
+    def test_tenants(self):
+        self.cluster.ctl("quota", "set", "--sessions=100", "default")
+        answer = self.cluster.api("tenants")
+        self.assertEqual([(t["name"], t["quotas"]["sessions"]) for t in answer["tenants"]], [("default", {"used": 14, "max": 100, "refused": 0})])
+        self.assertEqual(self.cluster.api("tenants", q="DEF")["matching"], 1)
+        self.assertEqual(self.cluster.api("tenants", q="other")["tenants"], [])
+        self.refused("api/v1/tenants?limit=257", 400, "limit")
+        self.refused("api/v1/tenants?q=" + "a" * 193, 400, "q")
+
     def test_files(self):
         for file in PAGE.iterdir():
             status, headers, body = self.cluster.ask(file.name)
@@ -206,7 +222,7 @@ class Token(unittest.TestCase):
     def test_token(self):
         cluster = Cluster(BIN, workers=1, token="a-token-of-clients")
         self.addCleanup(cluster.stop)
-        paths = ("cluster", "workers", "plans", "sessions", "sessions/0000000100000001", "events", "nothing")
+        paths = ("cluster", "workers", "plans", "sessions", "sessions/0000000100000001", "events", "history", "tenants", "nothing")
         wrong = ("Bearer", "Bearer a-token-of-client", "Bearer a-token-of-clientsx", "Basic a-token-of-clients", "a-token-of-clients")
         for path, given in [*((path, "") for path in paths), *zip(paths, wrong)]:
             status, headers, body = cluster.ask(f"api/v1/{path}", Authorization=given)
@@ -217,6 +233,11 @@ class Token(unittest.TestCase):
         self.assertTrue(cluster.api("cluster")["ready"])
         self.assertEqual(cluster.ask("")[0], 200)  # the page asks for it
         self.assertEqual(cluster.ask("metrics")[0], 200)
+        made = cluster.ctl("token", "create", "reader", "--tenant", "research", "--access", "user")
+        token = re.search(r"\bbanyan_\S+|\S{32,}", made).group()
+        for path in paths:  # of a tenant: nothing, not even whether it is there
+            status, _, body = cluster.ask(f"api/v1/{path}", Authorization=f"Bearer {token}")
+            self.assertEqual((status, "operator or admin" in json.loads(body)["error"]), (403, True), path)
 
 
 if __name__ == "__main__":
