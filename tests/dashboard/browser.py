@@ -13,6 +13,7 @@ Every request that a page makes, or tries to make, is in page.requests; what its
 page.errors.
 """
 import base64
+import fcntl
 import json
 import os
 import pathlib
@@ -31,6 +32,13 @@ KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "Space": 32, "PageUp": 33, "PageDow
 def find():
     """The program; None: there is none here."""
     return next((path for path in map(shutil.which, NAMES) if path), None)
+
+
+def above(fd):
+    """The same file at a number that the shell does not overwrite: it makes 3 and 4 for the browser."""
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(fd)
+    return high
 
 
 class Navigated(AssertionError):
@@ -104,9 +112,8 @@ class Page:
 class Browser:
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()
-        to_read, self.to = os.pipe()
-        self.of, of_write = os.pipe()
-        command = ["/bin/sh", "-c", f'exec "$@" 3<&{to_read} 4>&{of_write}', "sh", find(), "--headless", "--no-sandbox",
+        (to_read, self.to), (self.of, of_write) = ([above(fd) for fd in os.pipe()] for _ in range(2))
+        command = ["/bin/bash", "-c", f'exec "$@" 3<&{to_read} 4>&{of_write}', "bash", find(), "--headless", "--no-sandbox",
                    "--remote-debugging-pipe", f"--user-data-dir={self.folder.name}", "--disable-gpu", "--no-first-run",
                    "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
                    "--force-color-profile=srgb", "--disable-dev-shm-usage", "about:blank"]

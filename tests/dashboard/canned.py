@@ -27,12 +27,13 @@ WORDS = ("war-and-peace", "monorepo", "case-law", "genome", "support", "notebook
 class Cluster:
     """What the invented cluster says. One at a time: its lock is the server's."""
 
-    def __init__(self, workers, sessions, seed=7):
-        self.random = random.Random(seed)
+    def __init__(self, workers, sessions, seed=7, name="w{:03}"):
+        self.random, self.name = random.Random(seed), name
         self.lock, self.started = threading.Lock(), time.monotonic()
         hosts = max(1, workers // 8)
         self.workers = [self.worker(i, f"node-{i * hosts // workers + 1:02}") for i in range(workers)]
         self.sessions = [self.session(i) for i in range(sessions)]
+        self.planned = None  # how many workers the plans have; None: all
         self.asked, self.sorted = [], set()
         self.term = self.events_term = 12  # of the coordinator, and of its events
 
@@ -46,7 +47,7 @@ class Cluster:
         r = self.random
         capacity = 64 << 30
         state = "lost" if i % 97 == 41 else "suspect" if i % 97 == 67 else "active"
-        return {"name": f"w{i:03}", "host": host, "state": state, "endpoint": f"tcp://{host}:7500", "kernel": "avx512",
+        return {"name": self.name.format(i), "host": host, "state": state, "endpoint": f"tcp://{host}:7500", "kernel": "avx512",
                 "version": "1.0.0", "no_device": "", "engine": "stream", "drain_reason": "new memory" if i % 89 == 30 else "", "draining": i % 89 == 30,
                 "slow": i % 101 == 11, "pace": 0.98, "capacity_bytes": capacity, "used_bytes": int(capacity * r.uniform(0.35, 0.8)), "reserved_bytes": int(capacity * 0.05),
                 "cold_bytes": (3 << 30) if i % 5 == 0 else 0, "store_bytes": 0, "quarantined_bytes": 0, "quarantined_sessions": 0,
@@ -84,7 +85,8 @@ class Cluster:
 
     def plan(self, number):
         """A tree of two levels: within a host a fan of 3, between hosts of 4."""
-        members = self.workers if number == 1 else self.workers[: max(1, len(self.workers) // (2 * number))]
+        workers = self.workers[:self.planned]
+        members = workers if number == 1 else workers[: max(1, len(workers) // (2 * number))]
         nodes, tops = [], []
         for i, w in enumerate(members):
             first = i == 0 or members[i - 1]["host"] != w["host"]
@@ -122,7 +124,7 @@ class Cluster:
         s = next((s for s in self.sessions if s["id"] == identity), None)
         if not s:
             return None
-        n, chunks = max(1, s["members"]), s["chunks"]
+        n, chunks = max(1, min(s["members"], len(self.workers))), s["chunks"]
         lanes = [{"worker": w["name"], "active": w["state"] == "active", "tokens": 0, "chunks": 0, "serves": [], "follows": []} for w in self.workers[:n]]
         for c in range(chunks):
             run = (c // 9) % n
@@ -157,8 +159,7 @@ class Cluster:
         return {"session": identity, "watching": True, "full": False, "steps": steps}
 
     def trace(self, identity):
-        lanes = self.one(identity)["holders"]
-        r = self.random
+        lanes, r = self.one(identity)["holders"], self.random
         steps = [{"step": 1, "layer": layer, "first": 0, "rows": 1, "visible": 1, "append": True, "attempts": 1, "age_ns": 10**9, "left_out": 0,
                   "total_ns": 1_140_000, "tree_ns": 1_040_000, "mass_ns": 0, "coordinator_ns": 100_000,
                   "workers": [{"worker": lane["worker"], "rank": i, "parent": (i - 1) // 3 if i else -1, "tokens": lane["tokens"],
@@ -167,18 +168,42 @@ class Cluster:
         return {"session": identity, "watching": True, "full": False, "steps": steps}
 
     def events(self, query):
-        texts = [("info", "worker-active", "the worker is active: it has its layouts", "w003"),
-                 ("warn", "worker-slow", "it computes at 41 % of its planned speed, others do not: its chunks move", "w011"),
-                 ("error", "worker-lost", "a worker is lost: three heartbeats are missing; others serve its chunks", "w041"),
+        def name(i):
+            return self.workers[i % len(self.workers)]["name"]
+        texts = [("info", "worker-active", "the worker is active: it has its layouts", name(3)),
+                 ("warn", "worker-slow", "it computes at 41 % of its planned speed, others do not: its chunks move", name(11)),
+                 ("error", "worker-lost", "a worker is lost: three heartbeats are missing; others serve its chunks", name(41)),
                  ("info", "session-created", "a session was created", "")]
         now = time.time_ns()
         after = int(query.get("after", 0))
         anew = after > 0 and int(query.get("term", 0)) != self.events_term
         after = 0 if anew else after
-        events = [{"seq": n, "term": self.events_term, "wall_ns": now - (40 - n) * 37 * 10**9, "severity": texts[n % 4][0], "kind": texts[n % 4][1], "text": texts[n % 4][2],
+        events = [{"seq": n, "term": self.events_term, "wall_ns": now - ((40 - n) * 37 + (86400 if n < 8 else 0)) * 10**9, "severity": texts[n % 4][0], "kind": texts[n % 4][1], "text": texts[n % 4][2],
                    "worker": texts[n % 4][3] or None, "session": None if n % 4 != 3 else self.sessions[n]["id"], "session_name": self.sessions[n]["name"] or None,
                    "epoch": 0, "count": 1} for n in range(1, 41) if n > after and len(self.sessions) > 40]
         return {"term": self.term, "first": 1, "last": 40 if events or after else 0, "anew": anew, "events": events}
+
+    def history(self, _):
+        """A sample each 30 s of the hour before the first answer."""
+        r, n = random.Random(3), 120
+        end = 3_600_000_000_000
+        load = [1 + 0.35 * math.sin(i / 11) + 0.1 * r.random() for i in range(n)]
+        series = {"at_ns": [end - (n - 1 - i) * 30 * 10**9 for i in range(n)], "span_ns": [30 * 10**9] * n, "steps": [int(55_000 * x) for x in load],
+                  "failures": [4 if i == 71 else 0 for i in range(n)], "retries": [31 if i == 71 else 0 for i in range(n)],
+                  "p50_ns": [int(430_000 * (0.8 + 0.2 * x)) for x in load], "p99_ns": [int((2_900_000 if i != 71 else 9_000_000) * (0.8 + 0.2 * x)) for i, x in enumerate(load)],
+                  "used_bytes": [int(sum(w["used_bytes"] for w in self.workers) * (0.9 + 0.1 * i / n)) for i in range(n)], "capacity_bytes": [sum(w["capacity_bytes"] for w in self.workers)] * n,
+                  "workers": [len(self.workers)] * n, "active": [len(self.workers) - (i > 70) * (len(self.workers) > 41) for i in range(n)],
+                  "sessions": [len(self.sessions)] * n, "thin_chunks": [212 if i > 70 else 0 for i in range(n)]}
+        return {"now_ns": self.ns(), "every_ns": 30 * 10**9, "most": n, "counters": {"failures": 4, "retries": 31}, "series": series}
+
+    def tenants(self, query):
+        names = ["default", "research", "search-production-eu-west", "search-production-us-east", "chat"]
+        r = random.Random(5)
+        rows = [{"name": name, "steps": r.randrange(10**7), "quotas": {q: {"used": r.randrange(1, most), "max": most if i % 3 else 0, "refused": 12 if i == 2 and q == "steps_per_s" else 0}
+                                                                       for q, most in (("bytes", 1 << 40), ("sessions", 4000), ("steps_per_s", 900), ("steps_in_flight", 64), ("connections", 128), ("watches", 16))}}
+                for i, name in enumerate(names)]
+        some = [row for row in rows if query.get("q", "").lower() in row["name"]]
+        return {"total": len(rows), "matching": len(some), "offset": 0, "tenants": some}
 
     def answer(self, path, query):
         words = path.split("/")
@@ -188,7 +213,8 @@ class Cluster:
                 return {2: self.one, 3: self.mass if words[-1] == "mass" else self.trace}[len(words)](words[1])
             if words[0] == "plans" and len(words) > 1:
                 return self.plan(int(words[1], 16))
-            return {"cluster": self.cluster, "workers": self.all_workers, "plans": self.plans, "sessions": self.list, "events": self.events}[words[0]](query)
+            return {"cluster": self.cluster, "workers": self.all_workers, "plans": self.plans, "sessions": self.list, "events": self.events,
+                    "history": self.history, "tenants": self.tenants}[words[0]](query)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -228,10 +254,10 @@ class Server(http.server.ThreadingHTTPServer):
             super().handle_error(request, address)
 
 
-def serve(workers, sessions, port=0):
+def serve(workers, sessions, port=0, **options):
     server = Server(("127.0.0.1", port), Handler)
     server.daemon_threads = True
-    server.cluster = Cluster(workers, sessions)
+    server.cluster = Cluster(workers, sessions, **options)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 

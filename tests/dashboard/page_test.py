@@ -30,6 +30,13 @@ UNNAMED = """[...document.querySelectorAll('a, button, input, select, canvas, ta
 REACHABLE = """[...document.querySelectorAll('a[href], button, input, select, summary, [tabindex="0"]')].filter((e) => e.checkVisibility() && !e.disabled).length"""
 
 
+def serve(cleanup, workers, sessions, **options):
+    server = canned.serve(workers, sessions, **options)
+    cleanup(server.server_close)
+    cleanup(server.shutdown)
+    return server
+
+
 class Page(unittest.TestCase):
     """One browser; each test its own page."""
 
@@ -70,9 +77,9 @@ class Real(Page):
         page.wait("document.querySelectorAll('.tree .node').length === 4")
         page.wait("document.querySelectorAll('.tree .edge').length === 3")
         self.assertEqual(page.run("[...document.querySelectorAll('.tree .host-name')].map((e) => e.textContent).sort()"), ["host-0", "host-1"])
-        page.wait("document.querySelectorAll('.panel tbody tr').length === 4")
+        page.wait("document.querySelectorAll('.fixed tbody tr').length === 4")
         page.wait("/ready/.test(document.getElementById('health').textContent)")
-        page.wait("[...document.querySelectorAll('.events li')].some((e) => /w0/.test(e.textContent))")
+        page.wait("[...document.querySelectorAll('.events .event')].some((e) => /w0/.test(e.textContent))")
         self.assertEqual(page.run(UNNAMED), [])
         self.assertEqual(self.tab_through(page), page.run(REACHABLE))
         self.well(page)
@@ -139,6 +146,35 @@ class Real(Page):
         self.assertEqual(self.tab_through(page), page.run(REACHABLE))
         self.well(page)
 
+    def test_session_without_tokens(self):
+        self.cluster.ctl("session", "create", "--q-heads=1", "--dim=8", "fresh")
+        fresh = self.cluster.api("sessions", q="fresh")["sessions"][0]["id"]
+        page = self.open(f"{self.cluster.url}#/sessions/{fresh}")
+        page.wait("/No tokens yet/.test(document.querySelector('main').innerText)")
+        self.assertEqual(page.run("[...document.querySelectorAll('main canvas, main .key, main summary')].filter((e) => e.checkVisibility()).length"), 0)
+        page.wait("document.querySelector('main').innerText.match(/No steps yet/g).length === 2")
+        self.well(page)
+        page = self.open(f"{self.cluster.url}#/sessions/00000000000000ff")
+        page.wait("/There is no session with this id/.test(document.querySelector('main').innerText)")
+        self.assertEqual(page.run("[...document.querySelectorAll('main .panel')].filter((e) => e.checkVisibility()).length"), 0)
+
+    def test_worker(self):
+        page = self.open(self.cluster.url)
+        page.wait("document.querySelectorAll('.fixed tbody tr').length === 4")
+        page.run("document.querySelector('.fixed tbody a').click()")
+        page.wait("/avx|scalar|neon|sse/.test(document.querySelector('.facts').textContent)")
+        self.assertEqual((page.run("document.title"), page.run("location.hash")), ("w0 · Banyan", "#/workers/w0"))
+        page.wait("document.querySelectorAll('.events .event').length > 0")
+        self.assertEqual(page.run(UNNAMED), [])
+        self.well(page)
+
+    def test_tenants_and_history(self):
+        page = self.open(self.cluster.url + "#/tenants")
+        page.wait("/^default/.test(document.querySelector('.cards tbody').textContent)")
+        self.well(page)
+        page = self.open(self.cluster.url)
+        page.wait("/takes a sample every 30.0 s/.test(document.body.innerText) || document.querySelector('.chart')?.checkVisibility()")
+
     def test_themes(self):
         page = self.open(self.cluster.url, dark=True)
         page.wait("document.querySelector('.tree .node')")
@@ -181,7 +217,7 @@ class Gone(Page):
         cluster.start_coordinator()
         page.wait("document.getElementById('trouble').hidden && /ready/.test(document.getElementById('health').textContent)")
         cluster.kill("w1")
-        page.wait("/lost/.test(document.querySelector('.panel tbody').textContent)")
+        page.wait("/lost/.test(document.querySelector('.fixed tbody').textContent)")
         page.wait("[...document.querySelectorAll('.tree .node')].some((e) => /w1, lost/.test(e.getAttribute('aria-label')))")
 
     def test_token(self):
@@ -203,6 +239,19 @@ class Gone(Page):
         page.go(cluster.url + "#/sessions")
         page.wait("document.querySelector('.grid-view')")
         self.well(page)
+        page.run("window.before = true; document.getElementById('logout').click()")
+        page.wait("!window.before && document.getElementById('login').open")
+        self.assertEqual(page.run("[sessionStorage.length, document.querySelectorAll('.grid-row').length, document.getElementById('logout').hidden, document.getElementById('login-wrong').hidden]"),
+                         [0, 0, True, True])
+        made = cluster.ctl("token", "create", "reader", "--tenant", "research", "--access", "user")
+        page.type(re.search(r"\bbanyan_\S+|\S{32,}", made).group())
+        page.key("Enter")
+        page.wait("/requires a token with access operator or admin/.test(document.getElementById('login-wrong').textContent)")
+        self.assertEqual(page.run("[document.getElementById('login').open, document.querySelectorAll('.tree .node').length, sessionStorage.length]"), [True, 0, 0])
+        page.type(cluster.token)
+        page.key("Enter")
+        page.run("location.hash = '#/tenants'")
+        page.wait("/research/.test(document.querySelector('.cards tbody').textContent)")
 
 
 class Size(Page):
@@ -212,8 +261,7 @@ class Size(Page):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.server = canned.serve(256, 10000)
-        cls.addClassCleanup(cls.server.shutdown)
+        cls.server = serve(cls.addClassCleanup, 256, 10000)
         cls.url = f"http://127.0.0.1:{cls.server.server_port}/"
 
     def spent_ms(self, page):
@@ -229,7 +277,7 @@ class Size(Page):
 
     def test_workers(self):
         page = self.measured(self.url)
-        page.wait("document.querySelectorAll('.tree .node').length === 256 && document.querySelectorAll('.panel tbody tr').length === 256")
+        page.wait("document.querySelectorAll('.tree .node').length === 256 && document.querySelectorAll('.fixed tbody tr').length === 256")
         answers = sum(r.endswith("/workers") for r in page.requests)
         before, asked = self.spent_ms(page), answers
         page.wait(f"performance.now() > {page.run('performance.now()')} + 10000")
@@ -241,7 +289,7 @@ class Size(Page):
         page.run("document.querySelector('.panel input[type=search]').focus()")
         page.type("lost")
         lost = sum(w["state"] == "lost" for w in self.server.cluster.workers)
-        page.wait(f"document.querySelectorAll('.panel tbody tr').length === {lost}")
+        page.wait(f"document.querySelectorAll('.fixed tbody tr').length === {lost}")
         self.well(page)
 
     def test_sessions(self):
@@ -289,8 +337,8 @@ class Size(Page):
     def test_events_of_another_term(self):
         """Each is shown once, whatever the term is meanwhile; those of another life are others."""
         cluster = self.server.cluster
-        page = self.measured(self.url + "#/events")
-        shown, polls = "document.querySelectorAll('.events li').length", "performance.getEntriesByType('resource').filter((e) => /v1.events/.test(e.name)).length"
+        page = self.measured(self.url + "#/events?group=0")
+        shown, polls = "document.querySelectorAll('.events .event').length", "performance.getEntriesByType('resource').filter((e) => /v1.events/.test(e.name)).length"
         page.wait(f"{shown} === 40")
         cluster.term = 13  # raised: the numbers go on
         page.wait(f"{polls} >= {page.run(polls)} + 3")
@@ -302,12 +350,164 @@ class Size(Page):
         self.well(page)
 
     def test_narrow(self):
-        for view in ("#/", "#/sessions", "#/events"):
+        for view in ("#/", "#/sessions", "#/events", "#/tenants", "#/workers/w003"):
             page = self.browser.page(400, 800)
             page.home = self.url
             page.go(self.url + view)
             page.wait("document.getElementById('age').textContent === 'live'")
             self.assertLessEqual(page.run("document.documentElement.scrollWidth"), 400, view)
+
+
+SEEN = """(e) => {
+    const box = e.getBoundingClientRect(), cell = e.closest('td, [role=gridcell]').getBoundingClientRect();
+    return box.width > 0 && box.left >= cell.left - 1 && box.right <= cell.right + 1;
+}"""
+CUT = """[...document.querySelectorAll('%s')].filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent)"""
+# Points of edges between hosts that lie in the box of a third host.
+CROSSED = """[...document.querySelectorAll('.tree .edge.between')].flatMap((edge) => {
+    const boxes = [...document.querySelectorAll('.tree rect.host')].map((e) => e.getBBox()), length = edge.getTotalLength();
+    const within = (p) => boxes.findIndex((b) => p.x > b.x + 1 && p.x < b.x + b.width - 1 && p.y > b.y + 1 && p.y < b.y + b.height - 1);
+    const own = new Set([within(edge.getPointAtLength(0)), within(edge.getPointAtLength(length))]);
+    return Array.from({length: 200}, (_, i) => within(edge.getPointAtLength(length * i / 199))).filter((at) => at >= 0 && !own.has(at));
+}).length"""
+
+
+class Looks(Page):
+    """How the page is laid out, with names as clusters have them: alike for many letters."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.server = serve(cls.addClassCleanup, 42, 400, name="gpu-node-a100-rack{:03}-worker-0")
+        cls.url = f"http://127.0.0.1:{cls.server.server_port}/"
+
+    def ready(self, view="#/", width=1360, height=900):
+        page = self.open(self.url + view, width=width, height=height)
+        page.wait("document.getElementById('age').textContent === 'live' && document.querySelector('.tile:last-child .value').textContent !== '–'")
+        return page
+
+    def test_names_are_cut_in_the_middle(self):
+        for width in (1360, 1100, 390):
+            page = self.ready(width=width)
+            page.wait("document.querySelectorAll('.fixed tbody tr').length === 42")
+            ends = page.run("[...document.querySelectorAll('.fixed td:first-child .tail')].map((e) => e.textContent)")
+            self.assertEqual(len(set(ends)), 42)
+            self.assertEqual(page.run(f"[...document.querySelectorAll('.fixed td:first-child .tail')].every({SEEN})"), True, width)
+            self.assertEqual(page.run("document.querySelector('.fixed td:first-child').textContent"), "gpu-node-a100-rack000-worker-0")
+        page.run("location.hash = '#/workers/' + encodeURIComponent('gpu-node-a100-rack041-worker-0')")
+        page.wait("/lost/.test(document.querySelector('.crumbs').textContent)")
+        self.well(page)
+
+    def test_names_have_the_room_there_is(self):
+        page = self.ready(width=1700)
+        page.wait("document.querySelectorAll('.fixed tbody tr').length === 42")
+        self.assertEqual(page.run(CUT % ".fixed td .head"), [])
+
+    def test_edges_pass_no_box(self):
+        for width in (1360, 390):  # hosts in one row, and in a block
+            page = self.ready(width=width)
+            page.wait("document.querySelectorAll('.tree .edge.between').length === 4")
+            self.assertEqual(page.run(CROSSED), 0, width)
+
+    def test_idle_hosts_stand_in_rows(self):
+        server = serve(self.addCleanup, 40, 50)
+        server.cluster.planned = 2
+        for i, w in enumerate(server.cluster.workers):
+            w["host"] = f"node-{i:02}"
+        page = self.open(f"http://127.0.0.1:{server.server_port}/", width=1360, height=900)
+        page.wait("document.querySelectorAll('.tree rect.host').length === 40")
+        self.assertEqual(page.run("document.querySelector('.tree').scrollWidth <= document.querySelector('.tree').clientWidth"), True)
+        self.assertEqual(page.run("[...document.querySelectorAll('.tree .host-name')].some((e) => e.textContent === 'Not in this tree')"), True)
+        self.assertGreater(page.run("new Set([...document.querySelectorAll('.tree rect.host')].map((e) => e.getAttribute('y'))).size"), 2)
+        self.assertEqual(page.run(CROSSED), 0)
+
+    def test_phone(self):
+        page = self.ready("#/sessions", 390, 844)
+        page.wait("/tokens/.test(document.querySelector('.grid-row').textContent)")
+        self.assertLess(page.run("document.getElementById('summary').offsetHeight"), 844 / 5)
+        self.assertEqual(page.run(CUT % ".grid-row:not([hidden]) > *"), [])
+        self.assertRegex(page.run("document.querySelector('.grid-row').innerText.replace(/\\s+/g, ' ')"), r"^agent-\d+ \S+ ?active [0-9,]+ tokens \S+ \S+iB .* idle$")
+        page.run("document.querySelector('select.narrow').value = 'tokens down'; document.querySelector('select.narrow').dispatchEvent(new Event('change'))")
+        most = f"{max(s['tokens'] for s in self.server.cluster.sessions):,}"
+        page.wait(f"document.querySelector('.grid-row:not([hidden])').textContent.includes('{most}')")
+        self.assertIn("sort=tokens&order=down", page.run("location.hash"))
+        page = self.ready("#/", 390, 844)
+        page.wait("document.querySelectorAll('.fixed tbody tr').length === 42")
+        self.assertEqual(page.run(CUT % ".fixed td, .cell-bar"), [])
+        page = self.ready("#/tenants", 390, 844)
+        page.wait("document.querySelectorAll('.cards tbody tr').length === 5")
+        self.assertEqual(page.run(CUT % ".cards td"), [])
+
+    def test_headings_are_nouns(self):
+        big = max(self.server.cluster.sessions, key=lambda s: s["tokens"])
+        worker = self.server.cluster.workers[0]["name"]
+        summary = ["Workers", "Sessions", "KV memory", "Steps", "Median step", "Missing copies", "Errors"]
+        for view, headings in (("#/", ["Tree", "Events", "Workers", "Last hour"]), ("#/sessions", ["Sessions"]), ("#/tenants", ["Tenants"]), ("#/events", ["Events"]),
+                               (f"#/sessions/{big['id']}", ["Token placement", "Attention mass", "Step time"]), (f"#/workers/{worker}", ["Facts", "KV memory", "Events"])):
+            page = self.ready(view)
+            page.wait("document.querySelector('main h2')?.checkVisibility()")
+            self.assertEqual(page.run("[...document.querySelectorAll('h2')].filter((e) => e.checkVisibility()).map((e) => e.textContent)"), summary + headings)
+            self.assertEqual(page.run(UNNAMED), [], view)
+            self.well(page)
+
+    def test_numbers_do_not_contradict_each_other(self):
+        """One count of errors; workers and copies are two columns."""
+        page = self.ready("#/sessions")
+        self.assertEqual(page.run("[...document.querySelectorAll('.tile:last-child > div')].map((e) => e.textContent)"), ["4", "last hour; 31 retried"])
+        heads = page.run("[...document.querySelectorAll('.grid-head > *')].map((e) => e.textContent)")
+        self.assertEqual(heads, ["Session", "State", "Tokens", "K and V", "Chunks", "Workers", "Copies", "Steps", "Idle"])
+        page.wait("document.querySelector('.grid-row:not([hidden]) :nth-child(7)').textContent === '2'")
+        self.assertNotIn("×", page.run("document.querySelector('.grid-view').textContent"))
+
+    def test_last_hour(self):
+        page = self.ready()
+        self.assertEqual(page.wait("document.querySelectorAll('.chart').length"), 6)
+        self.assertEqual(page.run("document.querySelectorAll('.chart svg')[3].getAttribute('aria-label')"), "Failed steps in the last hour: 0 to 4")
+        self.assertEqual(page.run("[...document.querySelectorAll('.chart path')].filter((e) => !/^M/.test(e.getAttribute('d'))).length"), 0)
+        self.assertEqual(page.run("document.querySelectorAll('.chart')[0].closest('section').querySelectorAll('tbody tr').length"), 12)
+
+    def test_tenants(self):
+        page = self.ready("#/tenants")
+        page.wait("document.querySelectorAll('.cards tbody tr').length === 5")
+        self.assertRegex(page.run("document.querySelectorAll('.cards tbody tr')[1].textContent"), r"^research[0-9,]+ of 4,000.* of 1.00 TiB")
+        self.assertEqual(page.run("document.querySelectorAll('.cards tbody tr')[0].querySelectorAll('.bar').length"), 0)  # no limit
+        page.run("document.querySelector('.panel input[type=search]').focus()")
+        page.type("SEARCH-")
+        page.wait("document.querySelectorAll('.cards tbody tr').length === 2")
+        self.assertIn("2 of 5", page.run("document.querySelector('.panel header').textContent"))
+        self.well(page)
+
+    def test_events(self):
+        """Days, kinds and a search; repeats are one entry, unless they are asked for."""
+        page = self.ready("#/events")
+        shown = "document.querySelectorAll('.events .event').length"
+        page.wait(f"{shown} === 13")  # 3 kinds about the same worker each, and 10 sessions
+        self.assertEqual(page.run("document.querySelectorAll('.events .day').length"), 2)
+        first = page.run("document.querySelector('.events .event').textContent")
+        self.assertRegex(first, r"10 times since \d+ \w+, \d\d:\d\d:\d\d")
+        page.run("document.querySelector('[aria-label=Kind]').value = 'worker-slow'; document.querySelector('[aria-label=Kind]').dispatchEvent(new Event('change'))")
+        page.wait(f"{shown} === 1")
+        self.assertEqual(page.run("location.hash"), "#/events?kind=worker-slow")
+        page.reload()
+        page.wait(f"{shown} === 1")
+        page.run("document.querySelector('[type=checkbox]').click()")
+        page.wait(f"{shown} === 10")
+        page.run("document.querySelector('input[type=search]').focus()")
+        page.type("no such words")
+        page.wait("[...document.querySelectorAll('.empty')].some((e) => e.textContent === 'No matching events.' && e.checkVisibility())")
+        self.well(page)
+        page = self.ready("#/workers/gpu-node-a100-rack011-worker-0")
+        page.wait(f"{shown} === 1")  # its own, and no other's
+        page = self.ready("#/workers/nobody")
+        page.wait("/No worker with this name/.test(document.querySelector('main').innerText)")
+
+    def test_one_worker(self):
+        """A cluster of one: nothing is empty, cut or wrong."""
+        server = serve(self.addCleanup, 1, 50)
+        page = self.open(f"http://127.0.0.1:{server.server_port}/")
+        page.wait("document.querySelectorAll('.tree .node').length === 1 && document.querySelectorAll('.fixed tbody tr').length === 1")
+        self.assertEqual(page.run("document.querySelector('.tree .node .name').textContent"), "w000")
+        self.well(page)
 
 
 class Colours(unittest.TestCase):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asking the coordinator that has served this page, and nobody else.
+// Requests to the coordinator that serves this page, and to no one else.
 
 const KEY = 'banyan-token';
 const TIMEOUT_MS = 8000;
@@ -14,6 +14,9 @@ export class ApiError extends Error {
 
 export function setToken(token) {
     sessionStorage.setItem(KEY, token);
+}
+export function dropToken() {
+    sessionStorage.removeItem(KEY);
 }
 export const hasToken = () => sessionStorage.getItem(KEY) !== null;
 
@@ -42,12 +45,12 @@ async function askOnce(path, query) {
         });
         body = await response.json();
     } catch (error) {
-        throw new ApiError(0, response ? 'the answer was cut off' : 'no answer');
+        throw new ApiError(0, response ? 'the answer is incomplete' : 'no answer');
     }
     if (response.status === 401) {
         const now = sessionStorage.getItem(KEY);
         if (now !== token) return askOnce(path, query); // it was given while this was on its way
-        sessionStorage.removeItem(KEY); // a wrong one is a refusal that the coordinator tells: once is enough
+        dropToken(); // a wrong one is a refusal that the coordinator reports: once is enough
     }
     if (!response.ok) throw new ApiError(response.status, body.error || `HTTP ${response.status}`);
     return body;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page: what is always seen, which view is shown, and what happens when the coordinator does not answer.
-import {ask, ApiError, poll, setToken} from './api.js';
-import {h, setBadge, setText} from './dom.js';
+import {ask, ApiError, dropToken, hasToken, poll, setToken} from './api.js';
+import {setBadge, setText} from './dom.js';
 import * as clusterView from './cluster.js';
 import * as eventsView from './events.js';
 import * as sessionView from './session.js';
 import * as sessionsView from './sessions.js';
 import {summary} from './summary.js';
+import * as tenantsView from './tenants.js';
+import * as workerView from './worker.js';
 
-const POLL_MS = 2000;
+const POLL_MS = 2000, HISTORY_MS = 15000; // of the history: the coordinator has a new sample each 30 s
 const $ = (id) => document.getElementById(id);
 
 // ---- the theme: the system's, or light or dark, kept in this browser ----
@@ -51,11 +53,15 @@ async function careful(path, query, wanted) {
         trouble(null);
         return answer;
     } catch (error) {
-        if (error instanceof ApiError && error.status === 401) login();
-        else if (error instanceof ApiError && [0, 429, 503].includes(error.status) && (wanted?.() ?? true)) {
+        if (error instanceof ApiError && error.status === 401) login(asked ? 'Wrong token.' : '');
+        else if (error instanceof ApiError && error.status === 403 && hasToken()) {
+            dropToken(); // it is valid, and has no access to this page
+            login(`${error.message[0].toUpperCase()}${error.message.slice(1)}.`);
+        }
+        else if (error instanceof ApiError && [0, 403, 429, 503].includes(error.status) && (wanted?.() ?? true)) {
             since ??= new Date();
-            trouble(error.status ? `The coordinator says: ${error.message}. Trying again.`
-                : `The coordinator has not answered since ${since.toLocaleTimeString()}. Trying again; what is shown is old.`);
+            trouble(error.status ? `The coordinator reports: ${error.message}. Retrying.`
+                : `The coordinator has not answered since ${since.toLocaleTimeString('en-GB')}. Retrying; this page shows its last answer.`);
             if (!error.status) setBadge($('health'), 'bad', 'no answer');
         }
         throw error;
@@ -64,9 +70,11 @@ async function careful(path, query, wanted) {
 
 // ---- the token ----
 let asked = false;
-function login() {
+function login(wrong) {
+    $('logout').hidden = true;
     if ($('login').open) return;
-    $('login-wrong').hidden = !asked;
+    $('login-wrong').hidden = !wrong;
+    setText($('login-wrong'), wrong);
     asked = true;
     $('token').value = '';
     $('login').showModal();
@@ -74,16 +82,24 @@ function login() {
 $('login').addEventListener('cancel', (event) => event.preventDefault());
 $('login').querySelector('form').addEventListener('submit', () => {
     setToken($('token').value.trim());
+    $('logout').hidden = false;
     polling.now();
     view?.now?.();
 });
+$('logout').hidden = !hasToken();
+$('logout').addEventListener('click', () => {
+    dropToken();
+    location.reload(); // nothing of what was shown is left
+});
 
 // ---- views ----
-const page = {ask: careful, cluster: null, workers: [], plans: [], before: null};
+const page = {ask: careful, cluster: null, workers: [], plans: [], history: null};
 const VIEWS = [
     [/^#\/sessions\/([0-9a-f]{16})(\/watch)?$/, sessionView, 'sessions', 'Session'],
     [/^#\/sessions(?:\?(.*))?$/, sessionsView, 'sessions', 'Sessions'],
-    [/^#\/events$/, eventsView, 'events', 'Events'],
+    [/^#\/workers\/([^/?]+)$/, workerView, 'cluster', 'Worker'],
+    [/^#\/tenants$/, tenantsView, 'tenants', 'Tenants'],
+    [/^#\/events(?:\?(.*))?$/, eventsView, 'events', 'Events'],
     [/^/, clusterView, 'cluster', 'Cluster'],
 ];
 let view = null, first = true;
@@ -93,8 +109,8 @@ function show() {
     if (view?.module === module && view.same?.(...found.slice(1))) return;
     view?.stop?.();
     $('main').replaceChildren();
-    view = {module, ...module.open($('main'), page, ...found.slice(1))};
     document.title = `${title} · Banyan`;
+    view = {module, ...module.open($('main'), page, ...found.slice(1))};
     for (const link of document.querySelectorAll('nav a[data-view]')) {
         if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
         else link.removeAttribute('aria-current');
@@ -107,9 +123,9 @@ window.addEventListener('hashchange', show);
 
 // ---- what is always asked ----
 const strip = summary($('summary'));
+let historyAt = -HISTORY_MS;
 const polling = poll(async () => {
     const cluster = await careful('cluster');
-    page.before = page.cluster;
     page.cluster = cluster;
     setText($('cluster'), `${cluster.cluster} · term ${cluster.term} · ${cluster.version}`);
     setBadge($('health'), cluster.ready ? 'ok' : 'warn', cluster.ready ? 'ready' : 'not ready');
@@ -117,12 +133,16 @@ const polling = poll(async () => {
     const [workers, plans] = await Promise.all([careful('workers'), careful('plans')]);
     page.workers = workers.workers;
     page.plans = plans.plans;
+    if (performance.now() - historyAt >= HISTORY_MS) {
+        page.history = await careful('history');
+        historyAt = performance.now();
+    }
     strip.update(page);
     view.update?.();
 }, POLL_MS);
 setInterval(() => {
     const s = lastGood === null ? 0 : Math.round((Date.now() - lastGood) / 1000);
-    setText($('age'), lastGood === null ? '' : s < 5 ? 'live' : `${s} s old`);
+    setText($('age'), lastGood === null ? '' : s < 5 ? 'live' : `updated ${s} s ago`);
 }, 1000);
 show();
 

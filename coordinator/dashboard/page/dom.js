@@ -27,6 +27,18 @@ export function setText(element, text) {
     if (element.textContent !== text) element.textContent = text;
 }
 
+// A name that is cut in the middle when it is too wide (style.css, .name): its end stays. The whole name is its title.
+const TAIL = 12;
+export function setName(element, text) {
+    if (element.dataset.name === text) return element;
+    const letters = [...text], tail = letters.length > TAIL ? Math.min(TAIL, Math.floor(letters.length / 2)) : 0;
+    element.dataset.name = text;
+    element.classList.add('name');
+    element.title = text;
+    element.replaceChildren(h('span', {class: 'head'}, letters.slice(0, letters.length - tail).join('')), h('span', {class: 'tail'}, letters.slice(letters.length - tail).join('')));
+    return element;
+}
+
 export function setAttribute(element, name, value) {
     if (value === null) element.removeAttribute(name);
     else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);

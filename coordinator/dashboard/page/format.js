@@ -24,6 +24,12 @@ export const short = (n) => scaled(n, 1000, ['', ' k', ' M', ' G', ' T']);
 export const rate = (n) => `${n < 10 ? n.toFixed(n ? 1 : 0) : short(Math.round(n))}/s`;
 export const percent = (x) => `${x >= 0.1 ? (100 * x).toFixed(1) : (100 * x).toPrecision(2)} %`;
 
+// At most so many letters, cut in the middle: names of one cluster mostly differ at their end.
+export function middle(text, most) {
+    const letters = [...text], kept = Math.max(2, most) - 1, head = Math.ceil(kept * 0.4);
+    return letters.length <= most ? text : `${letters.slice(0, head).join('')}…${letters.slice(letters.length - (kept - head)).join('')}`;
+}
+
 export function duration(ns) {
     if (ns === null || ns === undefined) return '–';
     if (ns < 1e3) return `${Math.round(ns)} ns`;

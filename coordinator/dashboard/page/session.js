@@ -2,10 +2,11 @@
 // One session: what it is, who holds what of it, where its last steps looked, and where their time went.
 import {poll} from './api.js';
 import {canvas, color, h, setBadge, setText} from './dom.js';
-import {bytes, count, duration, percent, ticks} from './format.js';
+import {bytes, count, duration, middle, percent, ticks} from './format.js';
 import {heat} from './heat.js';
+import {workerAddress} from './workers.js';
 
-const POLL_MS = 3000, LANE = 18, LEFT = 130, AXIS = 20;
+const POLL_MS = 3000, LANE = 18, AXIS = 20;
 const KINDS = {active: 'ok', degraded: 'warn', unavailable: 'bad'};
 
 function panel(main, id, title, ...controls) {
@@ -18,15 +19,19 @@ function panel(main, id, title, ...controls) {
 function holders(parent) {
     const element = h('canvas', {'aria-hidden': 'true'}), body = h('tbody'), note = h('p', {class: 'muted small'});
     const box = h('div', {class: 'draw', role: 'img'}, element);
-    parent.append(h('div', {class: 'key'}, h('span', {}, h('i', {class: 'swatch compute'}), 'computes'), h('span', {}, h('i', {class: 'swatch wait'}), 'has a copy'), h('span', {class: 'state-bad'}, '✕ lost')), box, note,
+    const empty = h('p', {class: 'empty', hidden: true}, 'No tokens yet. They are placed here as an engine appends them.');
+    const full = h('div', {}, h('div', {class: 'key'}, h('span', {}, h('i', {class: 'swatch compute'}), 'computes'), h('span', {}, h('i', {class: 'swatch wait'}), 'has a copy'), h('span', {class: 'state-bad'}, '✕ lost')), box, note,
         h('details', {}, h('summary', {}, 'Table'), h('div', {class: 'scroll'}, h('table', {}, h('thead', {}, h('tr', {}, ['Worker', 'Computes', 'Chunks', 'Share', 'Ranges', 'Copies'].map((t) => h('th', {scope: 'col'}, t)))), body))));
+    parent.append(full, empty);
     let session = null;
     function draw() {
         if (!session?.end) return;
         const lanes = session.holders, lost = session.lost.length ? 1 : 0;
         const tall = lanes.length > 24 ? Math.max(5, Math.floor(430 / lanes.length)) : LANE;
-        const {context: g, width} = canvas(element, (lanes.length + lost) * tall + AXIS), scale = (width - LEFT - 12) / session.end;
+        const {context: g, width} = canvas(element, (lanes.length + lost) * tall + AXIS);
         g.font = '11px ' + getComputedStyle(document.body).fontFamily;
+        const letter = g.measureText('w0-').width / 3, named = (lane) => `${lane.active ? '' : '✕ '}${lane.worker}`;
+        const LEFT = Math.ceil(Math.min(width * 0.35, Math.max(60, ...lanes.map((lane) => g.measureText(named(lane)).width + 14)))), scale = (width - LEFT - 12) / session.end;
         g.textBaseline = 'middle';
         const bands = (ranges, top, height, style) => {
             g.fillStyle = style;
@@ -41,7 +46,7 @@ function holders(parent) {
             bands(lane.serves, top + pad, tall - 2 * pad, serve);
             g.fillStyle = lane.active ? muted : color('bad');
             g.textAlign = 'right';
-            if (i % every === 0) g.fillText(`${lane.active ? '' : '✕ '}${lane.worker.length > 18 ? `${lane.worker.slice(0, 17)}…` : lane.worker}`, LEFT - 8, top + tall / 2);
+            if (i % every === 0) g.fillText(g.measureText(named(lane)).width > LEFT - 8 ? middle(named(lane), Math.floor((LEFT - 12) / letter)) : named(lane), LEFT - 8, top + tall / 2);
         });
         if (lost) {
             bands(session.lost, lanes.length * tall + pad, tall - 2 * pad, color('bad'));
@@ -60,10 +65,12 @@ function holders(parent) {
     const some = (ranges) => ranges.slice(0, 4).map(([first, n]) => `${count(first)}–${count(first + n - 1)}`).join(', ') + (ranges.length > 4 ? `, and ${count(ranges.length - 4)} more` : '') || '–';
     return {draw, update(next) {
         session = next;
+        full.hidden = !session.end;
+        empty.hidden = session.end > 0;
         const all = session.holders.reduce((sum, lane) => sum + lane.tokens, 0) || 1;
         box.setAttribute('aria-label', `${count(session.end)} tokens over ${count(session.holders.length)} workers${session.lost.length ? '; some are lost' : ''}; see the table below`);
         setText(note, session.grain ? `Gaps of less than ${count(session.grain)} tokens are not drawn.` : '');
-        body.replaceChildren(...session.holders.map((lane) => h('tr', {}, h('td', {}, lane.worker), h('td', {}, `${count(lane.tokens)} tokens`), h('td', {}, count(lane.chunks)), h('td', {}, percent(lane.tokens / all)), h('td', {}, some(lane.serves)), h('td', {}, some(lane.follows)))));
+        body.replaceChildren(...session.holders.map((lane) => h('tr', {}, h('td', {}, h('a', {href: workerAddress(lane.worker)}, lane.worker)), h('td', {}, `${count(lane.tokens)} tokens`), h('td', {}, count(lane.chunks)), h('td', {}, percent(lane.tokens / all)), h('td', {}, some(lane.serves)), h('td', {}, some(lane.follows)))));
         draw();
     }};
 }
@@ -71,7 +78,7 @@ function holders(parent) {
 // ---- where a step's time went: the mean of the last steps over the newest one's workers ----
 function waterfall(parent) {
     const body = h('tbody'), total = h('p', {class: 'small'});
-    const key = h('div', {class: 'key'}, [['own', 'coordinator'], ['queue', 'waits for its turn'], ['compute', 'computes'], ['wait', 'waits for others']].map(([name, text]) => h('span', {}, h('i', {class: `swatch ${name}`}), text)));
+    const key = h('div', {class: 'key'}, [['own', 'coordinator'], ['queue', 'queued'], ['compute', 'computing'], ['wait', 'waiting for others']].map(([name, text]) => h('span', {}, h('i', {class: `swatch ${name}`}), text)));
     const box = h('div', {hidden: true}, key, total, h('div', {class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Time of each worker'}, h('table', {}, h('caption', {class: 'hidden-text'}, 'Time of recent steps, one row per worker'),
         h('thead', {}, h('tr', {}, ['Worker', 'Tokens', 'Queue', 'Compute', 'Wait', 'Share of step time'].map((t, i) => h('th', {scope: 'col', class: i > 0 && i < 5 ? 'num' : null}, t)))), body)));
     parent.append(box);
@@ -86,7 +93,7 @@ function waterfall(parent) {
         const newest = steps[steps.length - 1], names = (s) => s.workers.map((w) => w.worker).sort().join('\n');
         const same = steps.filter((s) => names(s) === names(newest)), mean = (of) => same.reduce((sum, s) => sum + of(s), 0) / same.length;
         const tree = mean((s) => s.tree_ns), own = mean((s) => s.coordinator_ns), all = mean((s) => s.total_ns), mass = mean((s) => s.mass_ns);
-        setText(total, `Mean of ${count(same.length)} ${same.length === 1 ? 'step' : 'steps'}, the newest ${duration(newest.age_ns)} ago: ${duration(all)} in the service: ${duration(own)} in the coordinator and ${duration(tree)} in the tree${mass > 0 ? `, ${duration(mass)} for masses that its client requested` : ''}.`);
+        setText(total, `Mean of ${count(same.length)} ${same.length === 1 ? 'step' : 'steps'}, the newest ${duration(newest.age_ns)} ago: ${duration(all)} in total, ${duration(own)} of it in the coordinator, ${duration(tree)} in the tree${mass > 0 ? ` and ${duration(mass)} for attention masses that its client requested` : ''}.`);
         const ranks = [...newest.workers].sort((a, b) => a.rank - b.rank), depth = new Map();
         for (const w of ranks) depth.set(w.rank, w.parent < 0 ? 0 : (depth.get(w.parent) ?? 0) + 1);
         const lane = (...pieces) => h('td', {}, h('div', {class: 'steps', 'aria-hidden': 'true'}, pieces));
@@ -113,13 +120,14 @@ export function open(main, page, id, watched) {
         setText(button, watching ? 'Watching' : 'Watch steps');
         polling.now();
     }}, watching ? 'Watching' : 'Watch steps');
-    const cost = h('span', {class: 'muted small'}, 'The same workers compute masses beside the answers: a watched step takes up to 2.5 times the work.');
-    main.append(h('div', {class: 'crumbs'}, h('a', {href: '#/sessions'}, 'Sessions'), h('span', {class: 'muted', 'aria-hidden': 'true'}, '/'), title, state, where), gone,
-        h('section', {class: 'panel', 'aria-label': 'Facts'}, h('div', {class: 'body'}, facts)));
-    const bands = holders(panel(main, 'holders-title', 'Token placement'));
-    const look = panel(main, 'mass-title', 'Attention mass', h('span', {class: 'grow'}), cost, button), map = heat(look), noMass = h('p', {class: 'empty'});
+    const cost = h('span', {class: 'muted small'}, 'While you watch, the workers also compute attention masses: a step takes up to 2.5 times the work.');
+    const whole = h('div', {class: 'views', hidden: true}); // what there is once an answer has come
+    main.append(h('div', {class: 'crumbs'}, h('a', {href: '#/sessions'}, 'Sessions'), h('span', {class: 'muted', 'aria-hidden': 'true'}, '/'), title, state, where), gone, whole);
+    whole.append(h('section', {class: 'panel', 'aria-label': 'Facts'}, h('div', {class: 'body'}, facts)));
+    const bands = holders(panel(whole, 'holders-title', 'Token placement'));
+    const look = panel(whole, 'mass-title', 'Attention mass', h('span', {class: 'grow'}), cost, button), map = heat(look), noMass = h('p', {class: 'empty'});
     look.append(noMass);
-    const time = panel(main, 'trace-title', 'Step time'), fall = waterfall(time), noTrace = h('p', {class: 'empty'});
+    const time = panel(whole, 'trace-title', 'Step time'), fall = waterfall(time), noTrace = h('p', {class: 'empty'});
     time.append(noTrace);
 
     function write(s) {
@@ -128,10 +136,10 @@ export function open(main, page, id, watched) {
         setBadge(state, KINDS[s.state] || 'off', s.state);
         const {spec} = s, low = Math.min(...s.lengths), high = Math.max(...s.lengths);
         const list = [['Tokens', low === high ? count(high) : `${count(low)} to ${count(high)}`], ['Layers', `${count(s.lengths.length)}${spec.kinds > 1 ? ` of ${spec.kinds} kinds` : ''}`],
-            ['Heads', `${spec.q_heads} query, ${spec.kv_heads} KV × ${spec.k_dim}`], ['K and V', `${spec.kv_type}, ${bytes(spec.token_bytes)} a token`], ['Chunks', `${count(s.chunks)} of ${spec.chunk_tokens}${s.sealed ? `, ${count(s.sealed)} sealed` : ''}`],
-            ['Copies', `${spec.replicas}${s.thin_chunks ? `, ${count(s.thin_chunks)} chunks with too few copies` : ''}`], ['Steps', count(s.steps)], ['Idle', `${duration(s.idle_ns)}${spec.idle_ttl_ns ? ` of ${duration(spec.idle_ttl_ns)}` : ''}`], ['Epoch', count(s.epoch)]];
+            ['Heads', `${spec.q_heads} query, ${spec.kv_heads} KV × ${spec.k_dim}`], ['K and V', `${spec.kv_type}, ${bytes(spec.token_bytes)} per token`], ['Chunks', `${count(s.chunks)} of ${count(spec.chunk_tokens)} tokens${s.sealed ? `, ${count(s.sealed)} sealed` : ''}`],
+            ['Copies', `${spec.replicas}${s.thin_chunks ? `, ${count(s.thin_chunks)} chunks with too few copies` : ''}`], ['Steps', count(s.steps)], ['Idle', `${duration(s.idle_ns)}${spec.idle_ttl_ns ? `, deleted after ${duration(spec.idle_ttl_ns)}` : ''}`], ['Epoch', count(s.epoch)]];
         if (spec.window) list.push(['Window', `${count(spec.window)} tokens`]);
-        if (s.forgotten) list.push(['Forgotten', `below ${count(s.forgotten)}`]);
+        if (s.forgotten) list.push(['Forgotten', `tokens before ${count(s.forgotten)}`]);
         if (facts.children.length !== list.length) facts.replaceChildren(...list.map(([name]) => h('div', {}, h('dt', {}, name), h('dd', {}))));
         list.forEach(([name, text], i) => {
             setText(facts.children[i].firstChild, name);
@@ -139,20 +147,22 @@ export function open(main, page, id, watched) {
         });
         bands.update(s);
     }
-    const nothing = (answer) => (answer.full ? 'Too many sessions are being watched: close other pages and try again.' : answer.watching ? 'Waiting for the next steps …' : 'No steps are kept. Watch the session while it is in use.');
+    const nothing = (answer, s) => (answer.full ? 'Too many sessions are being watched. Close other pages and try again.' : answer.watching ? 'Waiting for the next steps …' : s.end ? 'No steps recorded. Watch the session while it is in use.' : 'No steps yet.');
     const polling = poll(async () => {
         try {
             const s = await page.ask(`sessions/${id}`), layers = s.lengths.length, watch = watching ? {watch: 1} : {};
             gone.hidden = true;
+            whole.hidden = false;
             write(s);
             const [mass, trace] = await Promise.all([page.ask(`sessions/${id}/mass`, {steps: Math.min(64, layers), bins: 128, ...watch}), page.ask(`sessions/${id}/trace`, {steps: Math.min(32, layers), ...watch})]);
             noMass.hidden = map.update(mass.steps);
-            setText(noMass, mass.steps.length ? `Masses cannot be computed: ${mass.steps[mass.steps.length - 1].failure}` : nothing(mass));
+            setText(noMass, mass.steps.length ? `Attention mass cannot be computed: ${mass.steps[mass.steps.length - 1].failure}` : nothing(mass, s));
             noTrace.hidden = fall.update(trace.steps);
-            setText(noTrace, nothing(trace));
+            setText(noTrace, nothing(trace, s));
         } catch (error) {
             gone.hidden = error.status !== 404;
-            setText(gone, 'This session no longer exists.');
+            state.hidden = error.status === 404;
+            setText(gone, whole.hidden ? 'There is no session with this id.' : 'This session no longer exists; this page shows its last state.');
             throw error;
         }
     }, POLL_MS);

@@ -2,6 +2,7 @@
 // The strip above all views. Rates are differences of the coordinator's counters between two answers.
 import {h, setAttribute, setText, svg} from './dom.js';
 import {bytes, count, duration, quantile, rate, short} from './format.js';
+import {inLastHour, samplesOf} from './history.js';
 
 const KEPT = 90; // samples of a line
 
@@ -13,6 +14,8 @@ function tile(parent, title) {
         setText(value, v);
         setText(note, n);
         setAttribute(value, 'class', kind ? `value state-${kind}` : 'value');
+        setAttribute(box, 'class', kind ? 'tile marked' : 'tile');
+        setAttribute(note, 'title', n);
     }};
 }
 
@@ -35,7 +38,7 @@ function line(box) {
 
 export function summary(parent) {
     const workers = tile(parent, 'Workers'), sessions = tile(parent, 'Sessions'), memory = tile(parent, 'KV memory'),
-        steps = tile(parent, 'Steps'), took = tile(parent, 'Median step'), copies = tile(parent, 'Copies'), wrong = tile(parent, 'Errors');
+        steps = tile(parent, 'Steps'), took = tile(parent, 'Median step'), copies = tile(parent, 'Missing copies'), wrong = tile(parent, 'Errors');
     const stepsLine = line(steps.box);
     let before = null;
 
@@ -48,7 +51,8 @@ export function summary(parent) {
             bad ? 'bad' : null);
         const used = list.reduce((n, w) => n + w.used_bytes, 0), room = list.reduce((n, w) => n + w.capacity_bytes, 0);
         memory.set(bytes(used), room ? `${(100 * used / room).toFixed(1)} % of ${bytes(room)}` : 'no worker', room && used > 0.9 * room ? 'warn' : null);
-        copies.set(c.thin_chunks ? `${count(c.thin_chunks)} incomplete` : 'complete', c.moves || c.wished_chunks ? `${count(c.moves + c.wished_chunks)} chunks moving` : 'none moving', c.thin_chunks ? 'warn' : null);
+        copies.set(count(c.thin_chunks), c.moves || c.wished_chunks ? `${count(c.moves + c.wished_chunks)} chunks moving` : 'no chunks moving', c.thin_chunks ? 'warn' : null);
+        if (page.history) errors(c, page.history);
         if (before && before.term === c.term && c.now_ns > before.now_ns) rates(c, (c.now_ns - before.now_ns) / 1e9);
         before = c;
     }
@@ -60,8 +64,14 @@ export function summary(parent) {
         stepsLine(now);
         const p50 = quantile(counts, c.took.first_ns, 0.5), all = p50 === null ? c.took.counts : counts;
         took.set(duration(quantile(all, c.took.first_ns, 0.5)), `99 % below ${duration(quantile(all, c.took.first_ns, 0.99))}`);
-        const failures = per('failures'), retries = per('retries');
-        wrong.set(failures ? rate(failures) : 'none now', `${short(c.counters.failures)} failed, ${short(c.counters.retries)} retried since the start${retries ? `, ${rate(retries)} retried now` : ''}`, failures ? 'bad' : null);
+    }
+
+    // Failed steps of the last hour: those of its samples, and those since the newest one. One number, so that nothing
+    // contradicts it; red while it grows.
+    function errors(c, past) {
+        const samples = samplesOf(past), sum = (name) => inLastHour(samples, name) + Math.max(0, c.counters[name] - past.counters[name]);
+        const failures = sum('failures'), retries = sum('retries'), growing = before?.term === c.term && c.counters.failures > before.counters.failures;
+        wrong.set(count(failures), `last hour${retries ? `; ${short(retries)} retried` : ''}`, growing ? 'bad' : failures ? 'warn' : null);
     }
     return {update};
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tree of a plan. Hosts are boxes with their workers in them, the root is on top; workers that are in no step of this
-// plan stand beside it. One stop of the Tab key: arrows go to the parent, the children and the neighbours.
+// plan stand below it. One stop of the Tab key: arrows go to the parent, the children and the neighbours.
 import {h, setAttribute, setText, svg} from './dom.js';
-import {bandwidth, bytes, count} from './format.js';
-import {stateOf} from './workers.js';
+import {bandwidth, bytes, count, middle} from './format.js';
+import {stateOf, workerAddress} from './workers.js';
 
 const PAD = 10, HEAD = 22, GAP = 14, LEVEL = 34;
+const FEW = 40, ALWAYS = 8; // workers that may have, and always have, their names in the drawing
 const MARKS = { // of a state, around 0, 0 in a circle of radius r
     ok: (r) => svg('circle', {class: 'mark', r}),
     warn: (r) => svg('path', {class: 'mark', d: `M0,${-1.2 * r}L${1.15 * r},${0.9 * r}H${-1.15 * r}Z`}),
@@ -16,7 +17,8 @@ const MARKS = { // of a state, around 0, 0 in a circle of radius r
 
 // ---- where everything lies: pure ----
 
-// Nodes of one host by their edges within it. Leaves stand side by side, a parent above the middle of its children.
+// Nodes of one host by their edges within it. Leaves stand side by side, a parent above the middle of its children. Those of
+// a host that is in no step of the plan stand in rows.
 function placeHost(host, sizes) {
     let x = 0;
     const place = (node, level) => {
@@ -26,7 +28,14 @@ function placeHost(host, sizes) {
         for (const child of mine) place(child, level + 1);
         node.x = mine.length ? (mine[0].x + mine[mine.length - 1].x) / 2 : x++ * sizes.step + sizes.step / 2;
     };
-    for (const top of host.tops) place(top, 0);
+    const idle = host.nodes.length > 6 && host.nodes.every((node) => !node.planned), columns = Math.ceil(Math.sqrt(2 * host.nodes.length));
+    if (idle) {
+        host.nodes.forEach((node, i) => Object.assign(node, {level: Math.floor(i / columns), x: (i % columns + 0.5) * sizes.step}));
+        host.levels = Math.ceil(host.nodes.length / columns);
+        x = columns;
+    } else {
+        for (const top of host.tops) place(top, 0);
+    }
     host.width = Math.max(x * sizes.step, sizes.least) + 2 * PAD;
     const shift = (host.width - x * sizes.step) / 2;
     for (const node of host.nodes) {
@@ -36,39 +45,96 @@ function placeHost(host, sizes) {
     host.height = HEAD + 8 + 2 * sizes.r + (host.levels - 1) * sizes.level + sizes.foot;
 }
 
-// Hosts by the edges between them. Children that have none themselves stand in a block below their parent.
-function placeHosts(roots) {
+// Hosts by the edges between them. Children that have none themselves stand in a block below their parent. Hosts that are
+// in no step of the plan stand below all that, in rows as wide as the drawing. flat: how many times as wide as high a block
+// is, in hosts.
+function placeHosts(roots, wide, flat) {
+    const idle = roots.filter((host) => !host.below.length && !host.nodes.some((node) => node.planned)), trees = roots.filter((host) => !idle.includes(host));
     const rows = []; // height of each row of hosts
     const measure = (host, row) => {
         host.row = row;
         rows[row] = Math.max(rows[row] || 0, host.height);
         const leaves = host.below.length > 3 && host.below.every((child) => !child.below.length);
-        host.columns = leaves ? Math.ceil(Math.sqrt(host.below.length)) : host.below.length;
+        const widest = leaves ? Math.max(...host.below.map((child) => child.width)) : 0, fit = row ? 0 : Math.floor(wide / (widest + GAP));
+        host.columns = leaves ? Math.min(host.below.length, Math.max(fit, Math.ceil(Math.sqrt(flat * host.below.length)))) : host.below.length;
         host.below.forEach((child, i) => measure(child, row + 1 + Math.floor(i / host.columns)));
-        host.wide = leaves ? Array(host.columns).fill(Math.max(...host.below.map((child) => child.width))) : host.below.map((child) => child.span);
+        host.wide = leaves ? Array(host.columns).fill(widest) : host.below.map((child) => child.span);
         host.span = Math.max(host.width, host.wide.reduce((sum, w) => sum + w + GAP, -GAP));
     };
     const put = (host, left) => {
         host.left = left + (host.span - host.width) / 2;
         const start = left + (host.span - host.wide.reduce((sum, w) => sum + w + GAP, -GAP)) / 2;
         host.below.forEach((child, i) => {
-            const column = i % host.columns;
-            put(child, start + host.wide.slice(0, column).reduce((sum, w) => sum + w + GAP, 0));
+            const column = i % host.columns, at = start + host.wide.slice(0, column).reduce((sum, w) => sum + w + GAP, 0);
+            child.aisle = at - GAP / 2; // no box stands there
+            put(child, at);
         });
     };
     let left = 0;
-    for (const root of roots) {
+    for (const root of trees) {
         measure(root, 0);
         put(root, left);
         left += root.span + GAP;
     }
     const tops = [0];
     rows.forEach((height, i) => (tops[i + 1] = tops[i] + height + LEVEL));
-    return {tops, width: Math.max(0, left - GAP), height: Math.max(0, tops[rows.length] - LEVEL)};
+    for (const host of trees.flatMap(below)) host.top = tops[host.row];
+    const treeWidth = Math.max(0, left - GAP), room = Math.max(treeWidth, wide);
+    let x = 0, y = trees.length ? tops[rows.length] + HEAD : HEAD, tall = 0, width = treeWidth;
+    const title = idle.length ? {y: y - 8, x: 0} : null;
+    for (const host of idle) {
+        if (x && x + host.width > room) {
+            y += tall + GAP;
+            x = tall = 0;
+        }
+        [host.left, host.top] = [x, y];
+        x += host.width + GAP;
+        tall = Math.max(tall, host.height);
+        width = Math.max(width, x - GAP);
+    }
+    for (const host of trees.flatMap(below)) {
+        host.left += (width - treeWidth) / 2;
+        host.aisle += (width - treeWidth) / 2;
+    }
+    return {tops, title, width, height: idle.length ? y + tall : Math.max(0, tops[rows.length] - LEVEL)};
+}
+const below = (host) => [host, ...host.below.flatMap(below)];
+
+// The way of an edge to a node from its parent on another host: below its own host's box, then in the gaps between rows and
+// in the aisle beside the child's column, so that it passes no other box. It ends at the node.
+export function route(node, {hosts, tops, sizes}) {
+    const from = hosts.find((host) => host.name === node.parent.host), to = hosts.find((host) => host.name === node.host);
+    const inside = node.parent.children.some((child) => child.host === from.name), end = node.y - sizes.r - 2;
+    let x = node.parent.x, path = `M${x},${inside ? from.top + from.height : node.parent.y + sizes.r + sizes.text}`;
+    if (to.above !== from) return `${path}L${node.x},${end}`; // a host that stands elsewhere
+    const bend = (row, next) => {
+        const high = tops[row] - LEVEL, low = tops[row], middle = (high + low) / 2;
+        path += `V${high}C${x},${middle} ${next},${middle} ${next},${low}`;
+        x = next;
+    };
+    if (to.row > from.row + 1) bend(from.row + 1, to.aisle);
+    bend(to.row, node.x);
+    return `${path}V${end}`;
 }
 
-// Workers by name, a plan's nodes [name, host, parent's rank] or []: hosts with nodes in them, and the size of it all.
-export function layout(workers, ranks) {
+// Workers by name, a plan's nodes [name, host, parent's rank] or []: hosts with nodes in them, and the size of it all. Names
+// are written where there is room for them in `wide` pixels.
+export function layout(workers, ranks, wide) {
+    const all = [...ranks.map(([name]) => name), ...workers.map((w) => w.name)], longest = Math.max(0, ...all.map((name) => name.length));
+    const few = (step) => ({step, r: 14, level: 84, foot: 42, text: 34, least: step - 8});
+    const many = {step: 17, r: 5, level: 22, foot: 8, text: 0, least: 40}, n = new Set(all).size;
+    if (n <= FEW) {
+        const own = Math.min(230, Math.max(104, 7 * longest + 12));
+        for (const step of [own, (own + 104) / 2, 104]) {
+            const placed = layoutOf(workers, ranks, few(step), wide);
+            if (placed.width <= wide / 0.8 || (step === 104 && n <= ALWAYS)) return placed;
+        }
+    }
+    const [first, ...narrower] = [2, 1, 0.5].map((flat) => layoutOf(workers, ranks, many, wide, flat));
+    return {...narrower.reduce((best, one) => (best.width > wide / 0.8 && one.width < best.width ? one : best), first), many: true};
+}
+
+function layoutOf(workers, ranks, sizes, wide, flat = 2) {
     const nodes = [], hosts = new Map(), byName = new Map();
     const add = (name, host, planned) => {
         const node = {name, host, planned, parent: null, children: []};
@@ -94,16 +160,13 @@ export function layout(workers, ranks) {
             host.above.below.push(host);
         }
     }
-    const many = nodes.length > 40;
-    const sizes = many ? {step: 17, r: 5, level: 22, foot: 8, least: 40} : {step: 104, r: 14, level: 84, foot: 42, least: 96};
     for (const host of hosts.values()) placeHost(host, sizes);
-    const all = [...hosts.values()], size = placeHosts(all.filter((host) => !host.above));
-    for (const host of all) host.top = size.tops[host.row];
+    const all = [...hosts.values()], size = placeHosts(all.filter((host) => !host.above), wide, flat);
     for (const node of nodes) {
         node.x += hosts.get(node.host).left;
         node.y += hosts.get(node.host).top;
     }
-    return {nodes, hosts: all, sizes, many, ...size};
+    return {nodes, hosts: all, sizes, many: false, ...size};
 }
 
 // Whether `below` may stand under that host: it is not above it already.
@@ -120,13 +183,13 @@ export function tree(parent, page) {
         update();
     }});
     const drawing = h('div', {class: 'tree', role: 'tree', tabindex: '0', 'aria-label': 'The tree of workers', onkeydown: key, onclick: pick});
-    const said = h('div', {class: 'tree-said', role: 'status'});
+    const said = h('span', {role: 'status'}), link = h('a', {hidden: true}, 'Details');
     const legend = h('div', {class: 'key'}, ['ok active', 'info joining, draining', 'warn suspect, slow', 'bad lost'].map((entry) => {
         const [kind, ...words] = entry.split(' ');
         return h('span', {class: `state-${kind}`}, svg('svg', {width: 14, height: 14, viewBox: '-8 -8 16 16', 'aria-hidden': 'true', class: 'node'}, mark(kind, 5)), ` ${words.join(' ')}`);
     }));
     parent.append(h('section', {class: 'panel tree-panel', 'aria-labelledby': 'tree-title'},
-        h('header', {}, h('h2', {id: 'tree-title'}, 'Tree'), choice, h('span', {class: 'grow'}), legend), drawing, said));
+        h('header', {}, h('h2', {id: 'tree-title'}, 'Tree'), choice, h('span', {class: 'grow'}), legend), drawing, h('div', {class: 'tree-said'}, said, ' ', link)));
     let chosen = '', drawn = '', plan = null, placed = null, current = null, marks = new Map(), edges = [], stepsBefore = 0, asking = false;
 
     function mark(kind, r) {
@@ -137,20 +200,21 @@ export function tree(parent, page) {
 
     function draw() {
         const wide = Math.max(300, parent.clientWidth - 30);
-        const scale = Math.max(0.55, Math.min(1, wide / (placed.width + 4)));
-        const root = svg('svg', {viewBox: `-2 -2 ${placed.width + 4} ${placed.height + 4}`, width: (placed.width + 4) * scale, height: (placed.height + 4) * scale, role: 'presentation', class: placed.many ? 'many' : 'few'});
+        const scale = Math.max(0.55, Math.min(placed.many ? 1.5 : 1, wide / (placed.width + 2 * GAP), Math.max(1, 520 / placed.height)));
+        const root = svg('svg', {viewBox: `${-GAP} -2 ${placed.width + 2 * GAP} ${placed.height + 4}`, width: (placed.width + 2 * GAP) * scale, height: (placed.height + 4) * scale, role: 'presentation', class: placed.many ? 'many' : 'few'});
         edges = [];
         const between = [], within = [];
         for (const node of placed.nodes) {
             if (!node.parent) continue;
-            const {x, y} = node.parent, r = placed.sizes.r, from = y + r + (placed.many ? 0 : 34), to = node.y - r - 2, middle = (from + to) / 2;
-            const edge = svg('path', {class: 'edge', 'aria-hidden': 'true', d: `M${node.x},${to}C${node.x},${middle} ${x},${middle} ${x},${from}`});
+            const {x, y} = node.parent, {r, text} = placed.sizes, from = y + r + text, to = node.y - r - 2, half = (from + to) / 2, inside = node.parent.host === node.host;
+            const edge = svg('path', {class: inside ? 'edge' : 'edge between', 'aria-hidden': 'true', d: inside ? `M${x},${from}C${x},${half} ${node.x},${half} ${node.x},${to}` : route(node, placed)});
             edges.push(edge);
-            (node.parent.host === node.host ? within : between).push(edge);
+            (inside ? within : between).push(edge);
         }
-        const boxes = placed.hosts.map((host) => svg('g', {'aria-hidden': 'true'}, svg('rect', {class: 'host', x: host.left, y: host.top, width: host.width, height: host.height, rx: 8}),
-            svg('text', {class: 'host-name', x: host.left + PAD, y: host.top + 15}, cut(host.name, host.width - 2 * PAD, 6.2))));
-        root.append(...between, ...boxes, ...within);
+        const boxes = placed.hosts.map((host) => svg('rect', {class: 'host', 'aria-hidden': 'true', x: host.left, y: host.top, width: host.width, height: host.height, rx: 8}, svg('title', {}, host.name)));
+        const names = placed.hosts.map((host) => svg('text', {class: 'host-name', 'aria-hidden': 'true', x: host.left + PAD, y: host.top + 15}, cut(host.name, host.width - 2 * PAD, 6.2)));
+        if (placed.title) names.push(svg('text', {class: 'host-name', 'aria-hidden': 'true', x: placed.title.x, y: placed.title.y}, chosen ? 'Not in this tree' : 'In no tree yet'));
+        root.append(...boxes, ...between, ...within, ...names);
         marks = new Map();
         placed.nodes.forEach((node, i) => {
             const group = svg('g', {class: 'node', id: `node-${i}`, role: 'treeitem', transform: `translate(${node.x},${node.y})`});
@@ -158,6 +222,7 @@ export function tree(parent, page) {
             marks.set(node.name, {group, node, kind: ''});
         });
         drawing.replaceChildren(root);
+        drawing.scrollLeft = (drawing.scrollWidth - drawing.clientWidth) / 2; // to the root
         paint();
         choose(current && marks.has(current) ? current : placed.nodes[0]?.name);
     }
@@ -180,7 +245,7 @@ export function tree(parent, page) {
                 parts.push(svg('circle', {class: 'ring', r}), svg('circle', {class: 'used', r, 'stroke-dasharray': `${(round * share).toFixed(2)} ${round.toFixed(2)}`, transform: 'rotate(-90)'}));
             }
             parts.push(mark(kind, placed.many ? r : 5));
-            if (!placed.many) parts.push(svg('text', {class: 'name', y: r + 18}, cut(name, 98, 7)), svg('text', {class: 'sub', y: r + 31}, w ? `${count(w.tokens)} tokens` : ''));
+            if (!placed.many) parts.push(svg('text', {class: 'name', y: r + 18}, cut(name, placed.sizes.step - 6, 7)), svg('text', {class: 'sub', y: r + 31}, w ? `${count(w.tokens)} tokens` : ''));
             group.replaceChildren(svg('title', {}, group.getAttribute('aria-label')), ...parts);
         }
         for (const [name, {group, node}] of marks) {
@@ -188,13 +253,12 @@ export function tree(parent, page) {
             setAttribute(group, 'class', `node state-${kind}${node.planned ? '' : ' idle'}${name === current ? ' current' : ''}`);
         }
         const steps = page.cluster?.counters?.steps ?? 0;
-        for (const edge of edges) setAttribute(edge, 'class', steps > stepsBefore && stepsBefore ? 'edge busy' : 'edge');
+        for (const edge of edges) edge.classList.toggle('busy', steps > stepsBefore && stepsBefore > 0);
         stepsBefore = steps;
     }
 
     function cut(text, width, letter) {
-        const most = Math.max(3, Math.floor(width / letter));
-        return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+        return middle(text, Math.max(3, Math.floor(width / letter)));
     }
 
     function choose(name) {
@@ -204,6 +268,9 @@ export function tree(parent, page) {
         const {group} = marks.get(name), w = page.workers.find((one) => one.name === name);
         group.classList.add('current');
         drawing.setAttribute('aria-activedescendant', group.id);
+        link.hidden = !w;
+        link.setAttribute('href', workerAddress(name));
+        link.setAttribute('aria-label', `Details of ${name}`);
         setText(said, w ? `${group.getAttribute('aria-label')} · ${w.host} · ${count(w.tokens)} tokens in ${count(w.chunks)} chunks · ${bandwidth(w.planned_bandwidth)} planned` : name);
     }
 
@@ -229,7 +296,7 @@ export function tree(parent, page) {
         if (choice.dataset.key !== key) {
             choice.dataset.key = key;
             choice.replaceChildren(...plans.map((p, i) => h('option', {value: p.id}, texts[i])));
-            if (!plans.length) choice.append(h('option', {value: ''}, 'no plan: no session has tokens'));
+            if (!plans.length) choice.append(h('option', {value: ''}, 'No tree: no session has tokens'));
         }
         if (!plans.some((p) => p.id === chosen)) chosen = plans[0]?.id ?? '';
         choice.value = chosen;
@@ -249,7 +316,7 @@ export function tree(parent, page) {
         if (!page.workers.length) return;
         if (key !== drawn) {
             drawn = key;
-            placed = layout(page.workers, ranks);
+            placed = layout(page.workers, ranks, Math.max(300, parent.clientWidth - 30));
             draw();
         } else {
             paint();
