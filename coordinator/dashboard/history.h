@@ -45,8 +45,8 @@ void coordinator_history_take(struct coordinator_history *history, const struct 
 const struct coordinator_history_sample *coordinator_history_at(const struct coordinator_history *history,
                                                                 uint32_t i);
 
-// The time below which this share of the answers lies, interpolated in its bucket. 0: there are none. Above the last
-// bound it is that bound.
+// The time below which this share of the answers lies, interpolated in its bucket. 0: there are none. Above
+// the last bound it is that bound.
 uint64_t coordinator_history_quantile(const struct common_buckets *buckets, double share);
 
 #endif

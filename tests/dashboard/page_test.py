@@ -165,6 +165,7 @@ class Real(Page):
         page.wait("/avx|scalar|neon|sse/.test(document.querySelector('.facts').textContent)")
         self.assertEqual((page.run("document.title"), page.run("location.hash")), ("w0 · Banyan", "#/workers/w0"))
         page.wait("document.querySelectorAll('.events .event').length > 0")
+        self.assertRegex(page.run("document.querySelector('[aria-labelledby=limits-title]').innerText"), r"KV bytes\n\S+ KiB of 32.0 MiB")
         self.assertEqual(page.run(UNNAMED), [])
         self.well(page)
 
@@ -173,7 +174,7 @@ class Real(Page):
         page.wait("/^default/.test(document.querySelector('.cards tbody').textContent)")
         self.well(page)
         page = self.open(self.cluster.url)
-        page.wait("/takes a sample every 30.0 s/.test(document.body.innerText) || document.querySelector('.chart')?.checkVisibility()")
+        page.wait("/takes a sample every 30 s/.test(document.body.innerText) || document.querySelector('.chart')?.checkVisibility()")
 
     def test_themes(self):
         page = self.open(self.cluster.url, dark=True)
@@ -499,7 +500,7 @@ class Looks(Page):
         page = self.ready("#/workers/gpu-node-a100-rack011-worker-0")
         page.wait(f"{shown} === 1")  # its own, and no other's
         page = self.ready("#/workers/nobody")
-        page.wait("/No worker with this name/.test(document.querySelector('main').innerText)")
+        page.wait("/There is no worker with this name/.test(document.querySelector('main').innerText)")
 
     def test_one_worker(self):
         """A cluster of one: nothing is empty, cut or wrong."""

@@ -27,7 +27,7 @@ function rowsOf(steps) {
 
 export function heat(parent) {
     const element = h('canvas', {'aria-hidden': 'true'}), said = h('output', {class: 'said', 'aria-live': 'polite'});
-    const box = h('div', {class: 'draw', hidden: true, tabindex: '0', role: 'group', 'aria-roledescription': 'heat map', 'aria-label': 'Attention mass over the context, one row per layer; arrow keys read it', onkeydown: key, onpointermove: point, onpointerleave: () => at(null)}, element);
+    const box = h('div', {class: 'draw', hidden: true, tabindex: '0', role: 'group', 'aria-roledescription': 'heat map', 'aria-label': 'Attention mass over the context, one row per layer; read cells with the arrow keys', onkeydown: key, onpointermove: point, onpointerleave: () => at(null)}, element);
     const most = h('span'), least = h('span'), even = h('span');
     const scale = h('div', {class: 'scale', hidden: true}, least, h('span', {class: 'ramp', 'aria-hidden': 'true'}), most, even);
     const table = h('tbody');

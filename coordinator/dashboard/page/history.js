@@ -11,7 +11,7 @@ export function samplesOf(answer) {
     return series.at_ns.map((at, i) => Object.fromEntries([...Object.entries(series).map(([name, values]) => [name, values[i]]), ['ago_ns', answer.now_ns - at]]));
 }
 
-// How many in the last hour, with those since the last sample: the coordinator's counters say these (cluster.counters).
+// How many of these there were in all samples.
 export function inLastHour(samples, name) {
     return samples.reduce((sum, sample) => sum + sample[name], 0);
 }
@@ -54,8 +54,8 @@ export function lastHour(parent, page) {
         const samples = samplesOf(drawn), enough = samples.length > 1;
         charts.hidden = table.hidden = !enough;
         empty.hidden = enough;
-        setText(empty, `The coordinator takes a sample every ${duration(drawn.every_ns)}; charts start at the second one.`);
-        setText(note, enough ? `${count(samples.length)} samples, one every ${duration(drawn.every_ns)}` : '');
+        setText(empty, `The coordinator takes a sample every ${count(drawn.every_ns / 1e9)} s. The charts start with the second one.`);
+        setText(note, enough ? `${count(samples.length)} samples, one every ${count(drawn.every_ns / 1e9)} s` : '');
         if (!enough) return;
         for (const draw of draws) draw(samples, drawn.every_ns * drawn.most);
         const rows = [...samples].reverse().filter((_, i) => i % 10 === 0); // one in five minutes

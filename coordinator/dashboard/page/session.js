@@ -19,7 +19,7 @@ function panel(main, id, title, ...controls) {
 function holders(parent) {
     const element = h('canvas', {'aria-hidden': 'true'}), body = h('tbody'), note = h('p', {class: 'muted small'});
     const box = h('div', {class: 'draw', role: 'img'}, element);
-    const empty = h('p', {class: 'empty', hidden: true}, 'No tokens yet. They are placed here as an engine appends them.');
+    const empty = h('p', {class: 'empty', hidden: true}, 'No tokens yet. They appear here when an engine appends them.');
     const full = h('div', {}, h('div', {class: 'key'}, h('span', {}, h('i', {class: 'swatch compute'}), 'computes'), h('span', {}, h('i', {class: 'swatch wait'}), 'has a copy'), h('span', {class: 'state-bad'}, '✕ lost')), box, note,
         h('details', {}, h('summary', {}, 'Table'), h('div', {class: 'scroll'}, h('table', {}, h('thead', {}, h('tr', {}, ['Worker', 'Computes', 'Chunks', 'Share', 'Ranges', 'Copies'].map((t) => h('th', {scope: 'col'}, t)))), body))));
     parent.append(full, empty);

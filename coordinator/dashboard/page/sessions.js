@@ -40,7 +40,7 @@ export function open(main, page, words) {
         key ? h('button', {type: 'button', onclick: () => sortBy(key)}, title) : title));
     const space = h('div', {role: 'presentation'}), empty = h('p', {class: 'empty', hidden: true});
     const view = h('div', {class: 'grid-view', role: 'rowgroup', tabindex: '-1', onclick: click}, space);
-    const grid = h('div', {class: 'grid', role: 'grid', tabindex: '0', 'aria-label': 'Sessions; arrows choose, Enter opens', 'aria-colcount': COLUMNS.length, onkeydown: key}, h('div', {role: 'rowgroup'}, h('div', {class: 'grid-head', role: 'row'}, heads)), view);
+    const grid = h('div', {class: 'grid', role: 'grid', tabindex: '0', 'aria-label': 'Sessions: select with the arrow keys, open with Enter', 'aria-colcount': COLUMNS.length, onkeydown: key}, h('div', {role: 'rowgroup'}, h('div', {class: 'grid-head', role: 'row'}, heads)), view);
     main.append(h('h1', {class: 'hidden-text'}, 'Sessions'), h('section', {class: 'panel', 'aria-labelledby': 'sessions-title'},
         h('header', {}, h('h2', {id: 'sessions-title'}, 'Sessions'), said, h('span', {class: 'grow'}), choice, state, filter), grid, empty));
 

@@ -6,7 +6,7 @@ import {bandwidth, bytes, count, middle} from './format.js';
 import {stateOf, workerAddress} from './workers.js';
 
 const PAD = 10, HEAD = 22, GAP = 14, LEVEL = 34;
-const FEW = 40, ALWAYS = 8; // workers that may have, and always have, their names in the drawing
+const FEW = 40, ALWAYS = 8, HIGH = 700; // workers that may have, and always have, their names in the drawing; pixels with them
 const MARKS = { // of a state, around 0, 0 in a circle of radius r
     ok: (r) => svg('circle', {class: 'mark', r}),
     warn: (r) => svg('path', {class: 'mark', d: `M0,${-1.2 * r}L${1.15 * r},${0.9 * r}H${-1.15 * r}Z`}),
@@ -120,14 +120,14 @@ export function route(node, {hosts, tops, sizes}) {
 // Workers by name, a plan's nodes [name, host, parent's rank] or []: hosts with nodes in them, and the size of it all. Names
 // are written where there is room for them in `wide` pixels.
 export function layout(workers, ranks, wide) {
-    const all = [...ranks.map(([name]) => name), ...workers.map((w) => w.name)], longest = Math.max(0, ...all.map((name) => name.length));
+    const all = [...ranks.map(([name]) => name), ...workers.map((w) => w.name)], longest = Math.max(0, ...all.map((name) => name.length)), host = Math.max(0, ...workers.map((w) => w.host.length));
     const few = (step) => ({step, r: 14, level: 84, foot: 42, text: 34, least: step - 8});
-    const many = {step: 17, r: 5, level: 22, foot: 8, text: 0, least: 40}, n = new Set(all).size;
+    const many = {step: 17, r: 5, level: 22, foot: 8, text: 0, least: Math.min(110, Math.max(40, 6.5 * host))}, n = new Set(all).size;
     if (n <= FEW) {
         const own = Math.min(230, Math.max(104, 7 * longest + 12));
         for (const step of [own, (own + 104) / 2, 104]) {
             const placed = layoutOf(workers, ranks, few(step), wide);
-            if (placed.width <= wide / 0.8 || (step === 104 && n <= ALWAYS)) return placed;
+            if ((placed.width <= wide / 0.8 && placed.height <= HIGH) || (step === 104 && n <= ALWAYS)) return placed;
         }
     }
     const [first, ...narrower] = [2, 1, 0.5].map((flat) => layoutOf(workers, ranks, many, wide, flat));
@@ -178,11 +178,11 @@ function reaches(hosts, above, below) {
 // ---- drawing ----
 
 export function tree(parent, page) {
-    const choice = h('select', {'aria-label': 'Which tree', onchange: () => {
+    const choice = h('select', {'aria-label': 'Tree to show', onchange: () => {
         chosen = choice.value;
         update();
     }});
-    const drawing = h('div', {class: 'tree', role: 'tree', tabindex: '0', 'aria-label': 'The tree of workers', onkeydown: key, onclick: pick});
+    const drawing = h('div', {class: 'tree', role: 'tree', tabindex: '0', 'aria-label': 'Tree of workers', onkeydown: key, onclick: pick});
     const said = h('span', {role: 'status'}), link = h('a', {hidden: true}, 'Details');
     const legend = h('div', {class: 'key'}, ['ok active', 'info joining, draining', 'warn suspect, slow', 'bad lost'].map((entry) => {
         const [kind, ...words] = entry.split(' ');
@@ -213,7 +213,7 @@ export function tree(parent, page) {
         }
         const boxes = placed.hosts.map((host) => svg('rect', {class: 'host', 'aria-hidden': 'true', x: host.left, y: host.top, width: host.width, height: host.height, rx: 8}, svg('title', {}, host.name)));
         const names = placed.hosts.map((host) => svg('text', {class: 'host-name', 'aria-hidden': 'true', x: host.left + PAD, y: host.top + 15}, cut(host.name, host.width - 2 * PAD, 6.2)));
-        if (placed.title) names.push(svg('text', {class: 'host-name', 'aria-hidden': 'true', x: placed.title.x, y: placed.title.y}, chosen ? 'Not in this tree' : 'In no tree yet'));
+        if (placed.title) names.push(svg('text', {class: 'host-name outside', 'aria-hidden': 'true', x: placed.title.x, y: placed.title.y}, chosen ? 'Not in this tree' : 'Not in a tree yet'));
         root.append(...boxes, ...between, ...within, ...names);
         marks = new Map();
         placed.nodes.forEach((node, i) => {

@@ -7,6 +7,9 @@ import {stateOf} from './workers.js';
 
 const PARTS = [['used', 'used', (w) => w.used_bytes], ['reserved', 'reserved', (w) => w.reserved_bytes], ['free', 'free', (w) => Math.max(0, w.capacity_bytes - w.used_bytes - w.reserved_bytes)]];
 
+// Of a limit's name: requests_of_a_client, unread_bytes.
+const words = (name) => (name[0].toUpperCase() + name.slice(1).replaceAll('_', ' ')).replace(/^Kv/, 'KV'), amount = (name) => (/bytes/.test(name) ? bytes : count);
+
 export function open(main, page, encoded) {
     let name = encoded;
     try {
@@ -34,20 +37,20 @@ export function open(main, page, encoded) {
         gone.hidden = Boolean(w);
         for (const one of panels) one.hidden = !w;
         state.hidden = !w;
-        if (!w) return setText(gone, 'No worker with this name is in the list now.');
+        if (!w) return setText(gone, 'There is no worker with this name.');
         const [kind, word] = stateOf(w);
         setBadge(state, kind, word);
         setText(why, w.drain_reason || '');
         if (!before || now !== before.now) before = {now, steps: w.steps, rate: before && w.steps >= before.steps && now > before.now ? (w.steps - before.steps) / ((now - before.now) / 1e9) : null};
         write(facts, [['Host', w.host], ['Endpoint', w.endpoint], ['Version', w.version], ['Kernel', `${w.kernel}${w.no_device ? ` (computes on the CPU: ${w.no_device})` : ''}`], ['Engine', w.engine], ['Threads', count(w.threads)],
             ['Sessions', count(w.sessions)], ['Tokens', count(w.tokens)], ['Chunks', count(w.chunks)], ['Steps', before.rate === null ? count(w.steps) : `${rate(before.rate)}, ${count(w.steps)} so far`], ['Last compute', duration(w.last_compute_ns)],
-            ['Planned speed', bandwidth(w.planned_bandwidth)], ['Measured speed', bandwidth(w.seen_bandwidth)], ['Pace', w.pace ? `${percent(w.pace)} of its planned speed` : '–'], ['Chunks moving', count(w.moves)], ['Heartbeat', w.state === 'lost' ? '–' : `${duration(w.heartbeat_age_ns)} ago`]]);
+            ['Planned speed', bandwidth(w.planned_bandwidth)], ['Measured speed', bandwidth(w.seen_bandwidth)], ['Pace', w.pace ? `${percent(w.pace)} of planned speed` : '–'], ['Chunks moving', count(w.moves)], ['Heartbeat', w.state === 'lost' ? '–' : `${duration(w.heartbeat_age_ns)} ago`]]);
         PARTS.forEach(([, , of], i) => (bar.children[i].style.width = `${(100 * of(w) / (w.capacity_bytes || 1)).toFixed(2)}%`));
-        write(memory, [['Capacity', bytes(w.capacity_bytes)], ...PARTS.map(([, title, of]) => [title[0].toUpperCase() + title.slice(1), bytes(of(w))]), ['On disk only', bytes(w.cold_bytes)], ['Files of its store', bytes(w.store_bytes)],
+        write(memory, [['Capacity', bytes(w.capacity_bytes)], ...PARTS.map(([, title, of]) => [title[0].toUpperCase() + title.slice(1), bytes(of(w))]), ['On disk only', bytes(w.cold_bytes)], ['Store files', bytes(w.store_bytes)],
             ['Quarantined', w.quarantined_sessions ? `${bytes(w.quarantined_bytes)} of ${count(w.quarantined_sessions)} ${w.quarantined_sessions === 1 ? 'session' : 'sessions'}` : 'none']]);
         const own = page.cluster.limits.filter((limit) => limit.worker === name);
         limited.hidden = !own.length;
-        write(limits, own.map((limit) => [limit.name, `${count(limit.used)} of ${count(limit.max)}${limit.refused ? `, ${count(limit.refused)} refused` : ''}`]));
+        write(limits, own.map((limit) => [words(limit.name), `${amount(limit.name)(limit.used)} of ${amount(limit.name)(limit.max)}${limit.refused ? `, ${count(limit.refused)} refused` : ''}`]));
     }
     return {update, now: told.now, same: (other) => other === encoded, stop: told.stop};
 }
