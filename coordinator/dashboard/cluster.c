@@ -3,9 +3,11 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/http/http.h"
 #include "coordinator/check/seals.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/cluster/worker_limits.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/health.h"
 #include "coordinator/limits.h"
@@ -149,11 +151,41 @@ static json_t *worker_json(const struct coordinator_worker *w, uint64_t now)
     return o;
 }
 
+// What its last heartbeat says.
+static json_t *worker_limits_json(const struct coordinator_worker *w)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < w->n_limits; i++) {
+        const struct coordinator_worker_limit *limit = &w->limits[i];
+        json_t *row = json_pack("{s:o, s:o}", "name", coordinator_dashboard_text(limit->name), "flag",
+                                coordinator_dashboard_text(limit->flag));
+        put(row, "used", limit->used);
+        put(row, "max", limit->max);
+        put(row, "refused", limit->refused);
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+// All of them, or with `name` one, and its limits with it.
 COORDINATOR_DASHBOARD_ASK(workers)
 {
-    (void)query, (void)id, (void)err;
+    (void)id;
     const struct coordinator_cluster *cluster = &d->c->cluster;
     uint64_t now = common_clock_ns();
+    char name[COORDINATOR_LIST_TEXT + 1] = "";
+    enum common_http_value given = common_http_query(query, "name", name, sizeof(name));
+    if (given == COMMON_HTTP_BAD)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "name takes the name of a worker");
+    if (given == COMMON_HTTP_GIVEN) {
+        const struct coordinator_worker *w = coordinator_worker_find(cluster, name);
+        if (!w)
+            return common_error_set(err, COMMON_NOT_FOUND, "there is no worker with this name");
+        json_t *one = worker_json(w, now);
+        json_object_set_new(one, "limits", worker_limits_json(w));
+        *out = json_pack("{s:o, s:[o]}", "now_ns", coordinator_dashboard_u64(now), "workers", one);
+        return COMMON_OK;
+    }
     json_t *rows = json_array();
     for (uint32_t i = 0; i < cluster->n_workers; i++)
         if (cluster->workers[i])

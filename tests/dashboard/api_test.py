@@ -50,6 +50,12 @@ class Api(unittest.TestCase):
             self.assertGreater(w["planned_bandwidth"], 0)
             self.assertGreater(w["chunks"], 0)
             self.assertIsInstance(w["no_device"], str)
+        one, = self.cluster.api("workers", name="w2")["workers"]
+        self.assertEqual(one["name"], "w2")
+        self.assertEqual([(limit["flag"], limit["max"]) for limit in one["limits"] if limit["name"] == "kv_bytes"], [("the worker's --memory", one["capacity_bytes"])])
+        self.assertNotIn("limits", workers[2])
+        self.refused("api/v1/workers?name=w9", 404, "no worker")
+        self.refused("api/v1/workers?name=%00", 400, "name")
 
     def test_plans(self):
         plans = self.cluster.api("plans")["plans"]

@@ -75,12 +75,15 @@ class Cluster:
                              "audit_differences": 0, "moved_chunks": 0, "moved_bytes": 0, "struck_copies": 0, "corrupt_copies": 0},
                 "took": {"first_ns": 1024, "counts": counts, "sum_ns": 0}, "tree": {"first_ns": 1024, "counts": counts, "sum_ns": 0}}
 
-    def all_workers(self, _):
+    def all_workers(self, query):
         for w in self.workers:
             if w["state"] == "active":
                 w["steps"] += self.random.randrange(40, 400)
                 w["last_compute_ns"] = self.random.randrange(180_000, 950_000)
                 w["heartbeat_age_ns"] = self.random.randrange(10**7, 6 * 10**8)
+        if "name" in query:
+            limits = [{"name": "kv_bytes", "flag": "the worker's --memory", "used": 31 << 30, "max": 64 << 30, "refused": 0}, {"name": "steps", "flag": "--max-steps", "used": 3, "max": 1024, "refused": 2}]
+            return {"now_ns": self.ns(), "workers": [{**w, "limits": limits} for w in self.workers if w["name"] == query["name"]]} if any(w["name"] == query["name"] for w in self.workers) else None
         return {"now_ns": self.ns(), "workers": self.workers}
 
     def plan(self, number):
@@ -228,7 +231,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.send(429, "application/json", b'{"error": "ask again"}')
                 return
             answer = self.server.cluster.answer(path, query)
-            self.send(200 if answer else 404, "application/json", json.dumps(answer or {"error": "there is no such session"}).encode())
+            self.send(200 if answer else 404, "application/json", json.dumps(answer or {"error": "there is no such thing"}).encode())
             return
         file = PAGE / ("index.html" if url.path == "/" else pathlib.Path(url.path).name)
         if file.is_file():

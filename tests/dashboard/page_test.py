@@ -165,7 +165,7 @@ class Real(Page):
         page.wait("/avx|scalar|neon|sse/.test(document.querySelector('.facts').textContent)")
         self.assertEqual((page.run("document.title"), page.run("location.hash")), ("w0 · Banyan", "#/workers/w0"))
         page.wait("document.querySelectorAll('.events .event').length > 0")
-        self.assertRegex(page.run("document.querySelector('[aria-labelledby=limits-title]').innerText"), r"KV bytes\n\S+ KiB of 32.0 MiB")
+        page.wait("/KV bytes\\n\\S+ KiB of 32.0 MiB/.test(document.querySelector('[aria-labelledby=limits-title]').innerText)")
         self.assertEqual(page.run(UNNAMED), [])
         self.well(page)
 
@@ -444,9 +444,9 @@ class Looks(Page):
         worker = self.server.cluster.workers[0]["name"]
         summary = ["Workers", "Sessions", "KV memory", "Steps", "Median step", "Missing copies", "Errors"]
         for view, headings in (("#/", ["Tree", "Events", "Workers", "Last hour"]), ("#/sessions", ["Sessions"]), ("#/tenants", ["Tenants"]), ("#/events", ["Events"]),
-                               (f"#/sessions/{big['id']}", ["Token placement", "Attention mass", "Step time"]), (f"#/workers/{worker}", ["Facts", "KV memory", "Events"])):
+                               (f"#/sessions/{big['id']}", ["Token placement", "Attention mass", "Step time"]), (f"#/workers/{worker}", ["Facts", "KV memory", "Limits", "Events"])):
             page = self.ready(view)
-            page.wait("document.querySelector('main h2')?.checkVisibility()")
+            page.wait(f"[...document.querySelectorAll('main h2')].filter((e) => e.checkVisibility()).length === {len(headings)}")
             self.assertEqual(page.run("[...document.querySelectorAll('h2')].filter((e) => e.checkVisibility()).map((e) => e.textContent)"), summary + headings)
             self.assertEqual(page.run(UNNAMED), [], view)
             self.well(page)

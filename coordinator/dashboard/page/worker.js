@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One worker: what it is, its memory, its limits, and its events. All but the events comes with the list of workers.
+// One worker: what it is, its memory, its limits, and its events. Limits and events are asked for here; the rest comes with
+// the list of workers.
+import {poll} from './api.js';
 import {h, setBadge, setText} from './dom.js';
 import {events} from './events.js';
 import {bandwidth, bytes, count, duration, percent, rate} from './format.js';
 import {stateOf} from './workers.js';
 
+const POLL_MS = 3000;
 const PARTS = [['used', 'used', (w) => w.used_bytes], ['reserved', 'reserved', (w) => w.reserved_bytes], ['free', 'free', (w) => Math.max(0, w.capacity_bytes - w.used_bytes - w.reserved_bytes)]];
 
 // Of a limit's name: requests_of_a_client, unread_bytes.
@@ -20,6 +23,7 @@ export function open(main, page, encoded) {
     const panel = (id, title, ...children) => h('section', {class: 'panel', 'aria-labelledby': id}, h('header', {}, h('h2', {id}, title)), h('div', {class: 'body'}, ...children));
     const limited = panel('limits-title', 'Limits', limits), panels = [panel('facts-title', 'Facts', facts), panel('memory-title', 'KV memory', h('div', {class: 'key'}, PARTS.map(([kind, title]) => h('span', {}, h('i', {class: `swatch ${kind}`}), title))), bar, memory), limited], below = h('div');
     main.append(h('div', {class: 'crumbs'}, h('a', {href: '#/'}, 'Cluster'), h('span', {class: 'muted', 'aria-hidden': 'true'}, '/'), h('h1', {}, name), state, why), gone, ...panels, below);
+    limited.hidden = true;
     document.title = `${name} · Banyan`;
     const told = events(below, page, {tall: false, worker: name});
     let before = null;
@@ -35,7 +39,8 @@ export function open(main, page, encoded) {
         if (!page.cluster) return; // nothing has been answered yet
         const w = page.workers.find((one) => one.name === name), now = page.cluster.now_ns;
         gone.hidden = Boolean(w);
-        for (const one of panels) one.hidden = !w;
+        panels[0].hidden = panels[1].hidden = !w;
+        if (!w) limited.hidden = true;
         state.hidden = !w;
         if (!w) return setText(gone, 'There is no worker with this name.');
         const [kind, word] = stateOf(w);
@@ -48,9 +53,17 @@ export function open(main, page, encoded) {
         PARTS.forEach(([, , of], i) => (bar.children[i].style.width = `${(100 * of(w) / (w.capacity_bytes || 1)).toFixed(2)}%`));
         write(memory, [['Capacity', bytes(w.capacity_bytes)], ...PARTS.map(([, title, of]) => [title[0].toUpperCase() + title.slice(1), bytes(of(w))]), ['On disk only', bytes(w.cold_bytes)], ['Store files', bytes(w.store_bytes)],
             ['Quarantined', w.quarantined_sessions ? `${bytes(w.quarantined_bytes)} of ${count(w.quarantined_sessions)} ${w.quarantined_sessions === 1 ? 'session' : 'sessions'}` : 'none']]);
-        const own = page.cluster.limits.filter((limit) => limit.worker === name);
+    }
+    const polling = poll(async () => {
+        const own = (await page.ask('workers', {name})).workers[0].limits;
         limited.hidden = !own.length;
         write(limits, own.map((limit) => [words(limit.name), `${amount(limit.name)(limit.used)} of ${amount(limit.name)(limit.max)}${limit.refused ? `, ${count(limit.refused)} refused` : ''}`]));
-    }
-    return {update, now: told.now, same: (other) => other === encoded, stop: told.stop};
+    }, POLL_MS);
+    return {update, same: (other) => other === encoded, now() {
+        told.now();
+        polling.now();
+    }, stop() {
+        told.stop();
+        polling.stop();
+    }};
 }
