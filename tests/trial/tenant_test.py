@@ -178,7 +178,7 @@ class SecondTenant(place.Trial):
         """With a user's token --http shows nothing of sessions or the cluster; its metrics name its own
         tenant and, without a token, none: those who run the cluster see all."""
         url = f"http://{self.ground.ready['http']}/"
-        for path in ("api/v1/sessions", "api/v1/workers", "api/v1/cluster", "api/v1/events"):
+        for path in ("api/v1/sessions", "api/v1/workers", "api/v1/cluster", "api/v1/events", "api/v1/history", "api/v1/tenants"):
             request = urllib.request.Request(url + path, headers={"Authorization": f"Bearer {self.blue_token}", "X-Banyan": "1"})
             with self.assertRaises(urllib.error.HTTPError) as found:
                 urllib.request.urlopen(request, timeout=30).close()
