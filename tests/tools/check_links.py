@@ -8,7 +8,9 @@ file.
 Looks at the .md files that git tracks or, where there is no git, at all outside of build/. Checked are
 relative links ([text](path#heading)), and names of our files as words: `folder/file.c` in backquotes, and in
 drawings. A name without a folder must exist in some folder. Names with a placeholder (NAME, GROUP) and fenced
-commands are left alone.
+commands are left alone. Where a drawing has a line for a room (`worker/core/   state, compute pace`), each
+.c and .h file of that folder is named there, without its ending, in that line or in those below it; a folder
+with sources inside it is named, too, or has a line of its own.
 
 In all other files a page docs/….md must exist, and with `docs/….md, "Heading"` the heading, or a paragraph
 that begins with it in bold. Where a guide or an example names Banyan's version (banyan-X.Y.Z, an image's tag,
@@ -31,6 +33,7 @@ FILE = re.compile(r"(?<![\w./*$-])((?:[\w-]+/)*[\w-]+\.(?:c|h|cc|cu|cuh|py|sh|pr
 CODE = re.compile(r"`([^`]+)`")
 PAGE = re.compile(r"(?<![\w./-])(docs/(?:[\w-]+/)*[\w-]+\.md)(?:, \"([^\"]+)\")?")
 BINARY = (".png", ".svg", ".safetensors", ".jsonl", ".db", ".bin")
+ROOM = re.compile(r"([a-z_]+(?:/[a-z_]+)*)/ {2,}(.+)")
 VERSION = re.compile(r"(?:banyan-|Banyan |/banyan +newTag: |version +(?:coordinator|worker [\w-]+): )(\d+\.\d+\.\d+)(?!~)")
 PLACEHOLDER = re.compile(r"NAME|GROUP")
 # Of others: libraries' headers, and what the reader makes.
@@ -111,6 +114,43 @@ def check_file(root, name, files, ends):
                     yield number, rule
 
 
+def rooms_of(path):
+    """Yields (line number, folder, words) for each room that a drawing of this page has a line for."""
+    room = None
+    for number, line, fenced in lines_of(path):
+        match = ROOM.match(line) if fenced else None
+        if room and (match or not fenced or line[:1] not in (" ", "")):
+            yield room
+            room = None
+        if match:
+            room = number, match[1], set(re.findall(r"\w+", match[2]))
+        elif room:
+            room[2].update(re.findall(r"\w+", line))
+    if room:
+        yield room
+
+
+def check_rooms(root, name, files):
+    """Yields (line number, rule) for each room of which the drawing lacks files."""
+    units, inner = {}, {}
+    for file in files:
+        folder, _, unit = file.rpartition("/")
+        if unit.endswith((".c", ".h")):
+            units.setdefault(folder, set()).add(unit.rpartition(".")[0])
+            inner.setdefault(os.path.dirname(folder), set()).add(folder)
+    everywhere = set()  # the line "every room" says what all use
+    for _, line, fenced in lines_of(os.path.join(root, name)):
+        if fenced and line.startswith("every room "):
+            everywhere.update(line.split()[2:])
+    rooms = list(rooms_of(os.path.join(root, name)))
+    drawn = {folder for _, folder, _ in rooms}
+    for number, folder, words in rooms:
+        lacking = units.get(folder, set()) - words - everywhere
+        lacking |= {path + "/" for path in inner.get(folder, set()) - drawn if os.path.basename(path) not in words}
+        if lacking:
+            yield number, f"{folder}/ has {', '.join(sorted(lacking))} as well"
+
+
 def check_source(root, name):
     """Yields (line number, rule) for each page of docs/ that a comment, a message or a script names, and that
     is not there."""
@@ -179,6 +219,8 @@ def main(arguments=None):
             continue
         found = check_file(root, name, files, ends) if name.endswith(".md") else check_source(root, name)
         found = list(found)
+        if name.endswith(".md"):
+            found += check_rooms(root, name, files)
         if version and name.endswith((".md", "kustomization.yaml")) and name != "CHANGELOG.md":
             found += check_version(root, name, version)
         for number, rule in found:

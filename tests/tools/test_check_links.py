@@ -74,6 +74,16 @@ class CheckLinks(unittest.TestCase):
         self.assert_offence("`common/call.c`", "common/call.c")  # of another folder
         self.assert_offence("`deploy/absent.sh --all`", "deploy/absent.sh")
 
+    def test_rooms(self):
+        tree = {"a/core/state.c": "", "a/core/state.h": "", "a/core/pace.h": "", "a/main.c": "", "a/turn.c": ""}
+        for text, lacks in (("a/core/   state pace", None), ("a/core/   state,\n          pace", None), ("a/core/   state", "a/core/ has pace"),
+                            ("a/        main\na/core/   state pace\nevery room   turn", None), ("a/        main core/", "a/ has turn"),
+                            ("a/core/   state\nb/        pace", "a/core/ has pace"),
+                            ("a/        main turn", "a/ has a/core/"), ("a/        main turn core/", None), ("ls a/core/", None)):
+            status, out = check({**tree, "docs/x.md": f"# X\n```\n{text}\n```\n"})
+            self.assertEqual((status, out.count("\n")), (1, 1) if lacks else (0, 0), text + out)
+            self.assertIn(lacks or "", out)
+
     def assert_source(self, text, word):
         status, out = check({"common/log.h": "// one\n" + text + "\n"})
         self.assertEqual((status, out), (0, "") if word is None else (1, out), text)
