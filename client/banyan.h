@@ -6,7 +6,7 @@
 // bulk) or appends it (in small parts, with a step), sends query rows and receives attention outputs. Every
 // call is blocking, thread-safe and safe to repeat; only attend has asynchronous forms as well
 // (banyan_attend_async, banyan_attend_queue). One thread of the library serves any number of calls; a
-// blocking call with no other beside it does its work on the caller's thread.
+// blocking call that is the only one outstanding is served on the caller's own thread.
 //
 // Layouts. Row-major, densely packed, host byte order (little endian):
 //   q [rows][q_heads][k_dim] float32
@@ -23,11 +23,11 @@
 // function named beside it.
 //
 // Errors. Functions return a code. If a struct banyan_error is passed (NULL is allowed), it receives a
-// message that says what to do. Repeating a failed call sets right anything that it changed. Outputs are
-// written only on success, with one exception: an item too large for one frame (more than 4096 rows or 16
-// MiB) is sent in parts, and some of its outputs may have been written when it fails. When a connection is
-// lost, for example because the coordinator restarts, the library repeats the call until its deadline if that
-// is safe.
+// message that says what to do. If a failed call has changed something, repeating it puts that right.
+// Outputs are written only on success, with one exception: an item too large for one frame (more than 4096
+// rows or 16 MiB) is sent in parts, and some of its outputs may have been written when it fails. When a
+// connection is lost, for example because the coordinator restarts, the library repeats the call until its
+// deadline if that is safe.
 //
 // Contents: connection, sessions, attach, read, snapshots and attend are what a model needs; cluster,
 // watching and kept steps are for operators. All of it is in one file: one include, one version, one
@@ -66,12 +66,13 @@ typedef enum banyan_code { // gRPC's canonical codes
 } banyan_code;
 
 // Why a call has failed, more exactly than its code says. Programs compare these, never the message. Each
-// reason comes with one of the codes named below. Numbers keep their meaning; a reason of a service newer
-// than this library is NONE, and so is one of an older service that has no reason for what happened.
+// reason comes with one of the codes named below. Numbers keep their meaning. NONE may also mean that the
+// service is newer than this library and gave a reason that is not in this list, or that it is older and gave
+// none.
 typedef enum banyan_reason {
     BANYAN_REASON_NONE = 0, // the code is enough
     // ALREADY_EXISTS, NOT_FOUND, FAILED_PRECONDITION: of calls about tokens: the token exists already, does
-    // not exist, or must be there first. Then: banyan_tokens_list.
+    // not exist, or must be there first. Then: banyan_token_get_list.
     BANYAN_REASON_TOKEN = 1,
     // FAILED_PRECONDITION: tokens that the call needs are not committed, or not attached (or were dropped
     // because they were not committed within a worker's --attach-ttl): their ranges are named. Then: attach
@@ -180,7 +181,7 @@ typedef enum banyan_reason {
     // UNAVAILABLE: no worker is active. Then: start one, or wait for one.
     BANYAN_REASON_NO_WORKER = 29,
     // NOT_FOUND: the tenant has no such session: it may have been deleted, or be another tenant's. Then:
-    // banyan_session_list.
+    // banyan_session_get_list.
     BANYAN_REASON_NO_SESSION = 30,
     // NOT_FOUND: the cluster has no worker with this name. Then: banyan_cluster_get_info lists the workers.
     BANYAN_REASON_UNKNOWN_WORKER = 31,
@@ -198,7 +199,7 @@ typedef enum banyan_reason {
 } banyan_reason;
 
 BANYAN_API const char *banyan_code_name(banyan_code code);       // "OK", "NOT_FOUND", …
-BANYAN_API const char *banyan_reason_name(banyan_reason reason); // "HOLE", …; "" for NONE and what is none
+BANYAN_API const char *banyan_reason_name(banyan_reason reason); // "HOLE", …; "" for NONE and unknown numbers
 BANYAN_API const char *banyan_version(void);                     // "0.2.0"
 
 typedef struct banyan_range {
@@ -443,95 +444,98 @@ BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t len
 
 // ---- prefixes found by content ------------------------------------------------------------------
 
-// A session that has ended may stay as cache: it is found again by hashes of its tokens, by any client of the
-// tenant, also after restarts of everything (docs/concepts/prefixes.md).
+// A session that has ended may be kept as cache. Any client of the tenant can then find it by hashes of its
+// tokens, even after everything was restarted (docs/concepts/prefixes.md).
 //
-// Hash i stands for all tokens up to the end of chunk i. A match says that somebody has computed the same
-// hashes; that the tokens are the same is as certain as SHA-256 cut to 128 bits. A program whose sessions
-// hold their tokens (in a layer of their own) compares them before it relies on a match.
+// Hash i stands for all tokens up to the end of chunk i. Two texts with the same hash are the same text,
+// unless two texts collide in the first 128 bits of SHA-256. A program whose sessions hold their tokens (in a
+// layer of their own) should compare the tokens before it relies on a match.
 
 #define BANYAN_PREFIX_HASH 16 // bytes of a hash
 
-// Computes the hashes of the n / chunk_tokens whole chunks of these tokens into `hashes`, one behind the
-// other, BANYAN_PREFIX_HASH bytes each. chunk_tokens 0: 256, as in banyan_spec. salt: whatever decides keys
-// and values beside the tokens (which model, which weights), and what is to keep texts apart within a tenant;
-// hashes with different salts never match. May be NULL if salt_bytes is 0. Makes no call.
+// Computes the hashes of the n / chunk_tokens whole chunks of these tokens and writes them to `hashes`, one
+// after the other, BANYAN_PREFIX_HASH bytes each. chunk_tokens 0: 256, as in banyan_spec. salt: everything
+// besides the tokens that determines K and V (the model, its weights), and anything that is meant to keep
+// texts of one tenant apart; hashes with different salts never match. NULL is allowed if salt_bytes is 0.
+// Contacts nothing.
 BANYAN_API banyan_code banyan_prefix_hashes(const void *salt, size_t salt_bytes, const int64_t *tokens,
                                             uint64_t n, uint32_t chunk_tokens, void *hashes,
                                             banyan_error *error);
-// As banyan_session_create. If sessions of the tenant are kept that have the same spec (but for replicas, of
-// which they may have more, and idle_ttl_ns) and begin with the same hashes, the new session is a fork of the
-// one with the longest match: *length is how many tokens it begins with, all layers alike; full chunks are
-// shared, not copied. *length 0: nothing matches, or the coordinator runs an older build. n 0: nothing is
-// looked for. A match never makes a create fail that would succeed without.
+// As banyan_session_create, but starts from what is kept: if kept sessions of the tenant begin with the same
+// hashes, the new session is a fork of the one with the longest match. Full chunks are shared, not copied.
+// *length is the number of tokens that every layer begins with; 0: nothing matches, or the coordinator runs
+// an older build. A kept session matches only if it has the same spec; idle_ttl_ns may differ, and it may
+// have more replicas. n 0: nothing is looked for. If the create would succeed without a match, it does not
+// fail because of one.
 BANYAN_API banyan_code banyan_session_create_from(banyan_client *client, const banyan_spec *spec,
                                                   const char *name, const void *hashes, uint32_t n,
                                                   banyan_session **out, uint64_t *length,
                                                   banyan_error *error);
-// How many tokens of this text are kept; creates nothing, and counts as no use. UNIMPLEMENTED: the
-// coordinator runs an older build.
+// Finds how many tokens of this text are kept. Creates nothing, and does not count as a use of the kept
+// session. UNIMPLEMENTED: the coordinator runs an older build.
 BANYAN_API banyan_code banyan_prefix_find(banyan_client *client, const banyan_spec *spec, const void *hashes,
                                           uint32_t n, uint64_t *length, banyan_error *error);
 
 typedef struct banyan_kept {
-    uint64_t session; // that is kept: this one, or another that has the same text already; 0: none
+    uint64_t session; // the kept session: this one, or an earlier one with the same text; 0: none
     uint64_t length;  // tokens that can be found
-    char why[256];    // why this one is not kept; "": it is
+    char why[256];    // why this one is not kept; "": it is kept
 } banyan_kept;
-// Ends a session without a name: it is kept as cache, or deleted if it cannot be. The handle must still be
-// closed. hashes: of the session's first n chunks, all of which must be full in every layer: another client
-// that has the same hashes gets these keys and values. ttl_ns: it is deleted when no session was created from
-// it for so long; 0: never for that. pin: it is never deleted to make room; else the least recently used ones
-// are, before anything else is refused memory or quota. It is charged to the tenant. out: NULL is allowed.
-// A kept session takes no writes any more (FAILED_PRECONDITION), and can be forked, read and deleted as any
-// other. FAILED_PRECONDITION: it has a name, or forgets (banyan_spec.forget). OUT_OF_RANGE: hashes past its
-// end. UNIMPLEMENTED: the coordinator runs an older build. After a failure the session is still there.
+// Ends a session without a name: keeps it as cache, or deletes it if it cannot be kept. The handle must still
+// be closed. hashes: those of the session's first n chunks, which must be full in every layer. Another client
+// with the same hashes gets these keys and values. ttl_ns: delete it when no session has been created from it
+// for this long; 0: no such limit. pin: never delete it to make room. Without pin, the least recently used
+// kept sessions are deleted before anything else is refused for lack of memory or quota. Kept sessions are
+// charged to the tenant. out: NULL is allowed.
+// A kept session refuses writes (FAILED_PRECONDITION); it can be forked, read and deleted like any other.
+// FAILED_PRECONDITION: it has a name, or forgets (banyan_spec.forget). OUT_OF_RANGE: hashes past its end.
+// UNIMPLEMENTED: the coordinator runs an older build. After a failure the session still exists.
 BANYAN_API banyan_code banyan_session_keep(banyan_session *session, const void *hashes, uint32_t n,
                                            uint64_t ttl_ns, bool pin, banyan_kept *out, banyan_error *error);
 
 typedef struct banyan_prefix_info {
     uint64_t session, length;
-    uint64_t bytes; // that it counts in the tenant's quota: chunks shared with other sessions included
+    uint64_t bytes; // what it counts in the tenant's quota, including chunks shared with other sessions
     uint64_t hits;  // sessions created from it, since the coordinator's start
     uint64_t idle_ns, ttl_ns;
-    uint64_t hash; // the first bytes of its last hash: tells texts apart
+    uint64_t hash; // the first bytes of its last hash, to distinguish texts
     bool pinned;
     char tenant[65]; // "" unless the caller is an operator or admin
 } banyan_prefix_info;
 typedef struct banyan_prefix_list {
     uint32_t n;
     banyan_prefix_info *prefixes; // [n]
-    uint64_t kept, bytes;         // of all of them
+    uint64_t kept, bytes;         // their number and their bytes in total
     uint64_t limit_bytes;         // the coordinator's --prefix-cache, for operators and admins; 0: off
 } banyan_prefix_list;
-// The kept sessions of the tenant; of all tenants for operators and admins. UNIMPLEMENTED: the coordinator
-// runs an older build.
+// Lists the kept sessions of the tenant; of all tenants for operators and admins. UNIMPLEMENTED: the
+// coordinator runs an older build.
 BANYAN_API banyan_code banyan_prefix_get_list(banyan_client *client, banyan_prefix_list *out,
                                               banyan_error *error);
 BANYAN_API void banyan_prefix_list_free(banyan_prefix_list *list); // frees its fields; NULL is allowed
-// Deletes a kept session, or all of the caller's tenant if session is 0, pinned ones included. NOT_FOUND: it
-// is not kept. sessions, bytes: how much that was; NULL is allowed.
+// Deletes a kept session, or all of the caller's tenant if session is 0, including pinned ones. NOT_FOUND:
+// there is no such kept session. *sessions, *bytes: how much was deleted; NULL is allowed.
 BANYAN_API banyan_code banyan_prefix_drop(banyan_client *client, uint64_t session, uint64_t *sessions,
                                           uint64_t *bytes, banyan_error *error);
 
 // ---- states: what a model keeps beside K and V ---------------------------------------------------
 
-// A state is bytes of the caller's that stand for the tokens before a position: what a recurrent layer or a
-// convolution has come to there (docs/concepts/states.md). The service keeps it as it keeps rows:
-// acknowledged when every copy has it, compared with checksums, in snapshots, on disk with --store, charged
-// to the tenant, deleted with the session. A fork has the states up to its length, and shares them. A
+// A state is a block of the caller's bytes for one position: what a recurrent layer or a convolution has
+// computed from all tokens before it (docs/concepts/states.md). The service does not interpret it, and keeps
+// it like rows: acknowledged when every copy has it, compared with checksums, part of snapshots, on disk with
+// --store, charged to the tenant, deleted with the session. A fork shares the states up to its length. A
 // truncate removes those past its length.
 //
-// States take rows of a second session, named states-of-0x and the id, which lists show and which counts as a
-// session of the tenant.
+// States are stored as rows of a second session, named "states-of-0x" and the id of the first. Lists show it,
+// and it counts as a session of the tenant.
 
 #define BANYAN_STATE_DIGEST 16 // bytes
 
 typedef struct banyan_state {
     uint32_t layer;
-    uint64_t position; // it stands for the tokens before this one
+    uint64_t position; // it was computed from the tokens before this one
     uint64_t bytes;
-    uint8_t digest[16]; // as it was put: BANYAN_STATE_DIGEST bytes
+    uint8_t digest[16]; // as it was put; BANYAN_STATE_DIGEST bytes
     void *data;         // [bytes]; NULL in a list
 } banyan_state;
 typedef struct banyan_state_list {
@@ -539,26 +543,27 @@ typedef struct banyan_state_list {
     banyan_state *states; // [n] by ascending positions
 } banyan_state_list;
 
-// Puts a state of a layer. `digest` is the caller's word for what it stands for, such as a hash of the tokens
-// before it and of the model: compare it before the state is used. It is there whole when this returns OK,
-// and never in part. Positions ascend; the same state again changes nothing. FAILED_PRECONDITION: the layer
-// has another one there (OTHER_BYTES), or there are some past this position: banyan_state_cut removes them.
-// OUT_OF_RANGE: past the shortest layer of the session. ABORTED: the session was truncated meanwhile, which
-// this handle has not seen. Of two programs that put at once one fails as with rows (OTHER_BYTES,
-// HASH_MISMATCH). RESOURCE_EXHAUSTED: as for rows. UNIMPLEMENTED: the coordinator runs an older build.
+// Stores a state of a layer. `digest` identifies what it was computed from, for example a hash of the model
+// and of the tokens before the position: compare it before you use the state. After OK the whole state is
+// stored; a part of one never is. Positions must ascend; storing the same state again changes nothing.
+// FAILED_PRECONDITION: the layer has a different state at this position (OTHER_BYTES), or states past it,
+// which banyan_state_cut removes. OUT_OF_RANGE: past the session's shortest layer. ABORTED: the session was
+// truncated, and this handle has not read its state since. If two programs put states at the same time, one
+// of them fails, as with rows (OTHER_BYTES, HASH_MISMATCH). RESOURCE_EXHAUSTED: as for rows. UNIMPLEMENTED:
+// the coordinator runs an older build.
 BANYAN_API banyan_code banyan_state_put(banyan_session *session, uint32_t layer, uint64_t position,
                                         const void *data, uint64_t bytes, const void *digest,
                                         banyan_error *error);
-// The newest state of a layer at or before a position. NOT_FOUND: there is none. DATA_LOSS: as for rows, also
-// where it is not what was put.
+// Reads the newest state of a layer at or before a position. NOT_FOUND: there is none. DATA_LOSS: as for
+// rows, and if the bytes do not match the checksum of what was put.
 BANYAN_API banyan_code banyan_state_get(banyan_session *session, uint32_t layer, uint64_t position,
                                         banyan_state *out, banyan_error *error);
 BANYAN_API void banyan_state_free(banyan_state *state); // frees its fields; NULL is allowed
-// The states of all layers, without their bytes. n 0: there is none.
+// Lists the states of all layers, without their bytes. n 0: there is none.
 BANYAN_API banyan_code banyan_state_get_list(banyan_session *session, banyan_state_list *out,
                                              banyan_error *error);
 BANYAN_API void banyan_state_list_free(banyan_state_list *list); // frees its fields; NULL is allowed
-// Removes all states past a position, of all layers, and nothing else; none there is OK.
+// Removes all states past a position, of all layers, and nothing else. OK if there are none.
 BANYAN_API banyan_code banyan_state_cut(banyan_session *session, uint64_t position, banyan_error *error);
 
 // ---- temporary forks ----------------------------------------------------------------------------
@@ -612,68 +617,69 @@ BANYAN_API banyan_code banyan_read_rows(banyan_session *session, uint32_t layer,
 
 // ---- snapshots: sessions as files ----------------------------------------------------------------
 
-// How far a snapshot or a restore is: bytes of K and V, of all that there are. Called on the thread that
-// called it, at the beginning and at least every 200 ms from then on, also while nothing moves. False ends it
-// after the files in work: CANCELLED, and nothing of it is left, as after any failure.
+// Reports the progress of a snapshot or a restore, in bytes of K and V. Runs on the thread that made the
+// call: once at the beginning, then at least every 200 ms, even if nothing moves. Return false to cancel: the
+// call finishes the files at hand and returns CANCELLED, and leaves nothing behind, as after any failure.
 typedef bool (*banyan_progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 typedef struct banyan_snapshot_options {
     bool zstd;                // compress each file
-    uint32_t threads;         // files at a time, 1 to 16; each takes up to 128 MiB of memory here. 0: 2
-    uint64_t file_bytes;      // most bytes of K and V in a file, 4096 to 64 MiB; 0: 64 MiB
+    uint32_t threads;         // files at a time, 1 to 16; each takes up to 128 MiB of this process. 0: 2
+    uint64_t file_bytes;      // at most so many bytes of K and V per file, 4096 to 64 MiB; 0: 64 MiB
     banyan_progress progress; // NULL: none
     void *progress_arg;
 } banyan_snapshot_options;
 
 typedef struct banyan_snapshot {
-    uint64_t session;       // that it was taken of, or that was restored
+    uint64_t session;       // the session that was written, or the new one of a restore
     uint64_t tokens;        // of each layer
     uint64_t longest_layer; // tokens of the session's longest layer, which may have more
     uint64_t forgotten;     // the session's floor (banyan_session_info.forgotten)
     uint64_t files, bytes;  // bytes of K and V
     uint64_t stored_bytes;  // of the files; less if they are compressed
     uint64_t took_ns;
-    // A fork that held the rows and could not be deleted: the service deletes it after some minutes without
-    // use. 0: there is none
+    // The temporary fork, if it could not be deleted: the service deletes it after some minutes without use.
+    // 0: it was deleted
     uint64_t fork_left;
 } banyan_snapshot;
 
 // Writes a consistent copy of the session to a new folder while the session is in use: manifest.json and
 // .safetensors files. It holds the tokens that all layers have (those of the shortest); of a session that
 // forgets, the remaining rows and the floor. The folder appears under its name only when all of it is on the
-// disk. Steps wait only for a fork (banyan_session_pin), which is read and deleted. options, out: NULL is
-// allowed. Blocks, and starts `threads` threads meanwhile; not from a callback.
-// ALREADY_EXISTS, reason FILE: something is at the path. UNAVAILABLE or NOT_FOUND, reason FILE: the file
-// system refuses. DATA_LOSS, HASH_MISMATCH: rows do not match their seals; a scrub of the session is begun.
-// UNAVAILABLE: workers that may have more rows are away. Otherwise as banyan_session_pin and
-// banyan_read_rows.
+// disk. The rows are read from a temporary fork (banyan_session_pin); steps wait only while that is made.
+// options, out: NULL is allowed. Blocks, and runs `threads` threads of its own; must not be called from a
+// callback. ALREADY_EXISTS, reason FILE: the path exists. UNAVAILABLE or NOT_FOUND, reason FILE: the file
+// system refuses. DATA_LOSS, reason HASH_MISMATCH: rows do not match their seals, and a scrub of the session
+// has been started. UNAVAILABLE: workers that may have more rows are absent. Other errors are those of
+// banyan_session_pin and banyan_read_rows.
 BANYAN_API banyan_code banyan_session_snapshot(banyan_session *session, const char *path,
                                                const banyan_snapshot_options *options, banyan_snapshot *out,
                                                banyan_error *error);
 
 typedef struct banyan_restore_options {
     const char *name;                         // of the new session; NULL: none
-    uint32_t replicas, members, chunk_tokens; // 0: as in the snapshot, likewise below
-    uint64_t idle_ttl_ns;
-    uint32_t threads; // as for a snapshot, likewise below
+    uint32_t replicas, members, chunk_tokens; // 0: as in the snapshot
+    uint64_t idle_ttl_ns;                     // 0: as in the snapshot
+    uint32_t threads;                         // this and the next two: as for a snapshot
     banyan_progress progress;
     void *progress_arg;
 } banyan_restore_options;
 
 // Creates a session from a folder that banyan_session_snapshot has written, in this or another cluster, on
-// any number of workers. Each file is compared with the manifest. Tokens can be attended in all layers when
-// all of them have arrived; a session that had forgotten rows has the same floor. After a failure the session
-// is gone, unless the message says otherwise. options, about: NULL is allowed. Blocks, and starts threads as
-// above.
-// INVALID_ARGUMENT, reason FILE: the snapshot is damaged, or not one. NOT_FOUND or UNAVAILABLE, reason FILE:
-// a file is not there, or cannot be read. Otherwise as banyan_session_create_at, banyan_attach and
-// banyan_commit.
+// any number of workers. Each file is compared with the manifest. The new session has no tokens until all of
+// them have arrived; if the original had forgotten rows, it has the same floor. After a failure no session is
+// left, unless the message says otherwise. options, about: NULL is allowed. Blocks, and runs threads like
+// banyan_session_snapshot.
+// INVALID_ARGUMENT, reason FILE: the folder is not a snapshot, or is damaged. NOT_FOUND or UNAVAILABLE,
+// reason FILE: a file is missing or cannot be read. Other errors are those of banyan_session_create_at,
+// banyan_attach and banyan_commit.
 BANYAN_API banyan_code banyan_session_restore(banyan_client *client, const char *path,
                                               const banyan_restore_options *options, banyan_session **out,
                                               banyan_snapshot *about, banyan_error *error);
 
-// Reads what a snapshot's manifest says, and whether each file is there with its size; no rows are read, and
-// no cluster is needed. out: as of a restore, without session and took_ns; NULL is allowed. Errors as above.
+// Reads a snapshot's manifest, and checks that each file exists and has the right size. Reads no rows, and
+// needs no cluster. out: as for a restore, without session and took_ns; NULL is allowed. The errors with
+// reason FILE are those of banyan_session_restore.
 BANYAN_API banyan_code banyan_snapshot_check(const char *path, banyan_snapshot *out, banyan_error *error);
 
 // ---- attend -------------------------------------------------------------------------------------
@@ -831,7 +837,7 @@ typedef struct banyan_worker_info {
     uint32_t threads;
     uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list
     bool draining;           // it gets no new chunks, and its chunks move away: see banyan_worker_drain
-    char drain_reason[129];  // as given by the operator; of `cordoned`, too
+    char drain_reason[129];  // the operator's reason for draining or cordoning it
     uint32_t moves;          // moves of chunks to this worker in progress; one move may carry several chunks
     bool slow;               // it is much slower than `bandwidth`, and the others are not
     uint64_t seen_bandwidth; // its recent speed; 0: unknown
@@ -891,7 +897,7 @@ typedef struct banyan_session_list {
     uint32_t n;
     banyan_session_info *sessions;
 } banyan_session_list; // entries without layers
-// Lists all sessions of the cluster.
+// Lists the sessions of the caller's tenant; of all tenants for operators and admins.
 BANYAN_API banyan_code banyan_session_get_list(banyan_client *client, banyan_session_list *out,
                                                banyan_error *error);
 BANYAN_API void banyan_session_list_free(banyan_session_list *list); // frees its fields; NULL is allowed
@@ -1055,8 +1061,8 @@ typedef struct banyan_drain {
 // be NULL. NOT_FOUND: no such worker.
 BANYAN_API banyan_code banyan_worker_drain(banyan_client *client, const char *worker, const char *reason,
                                            banyan_drain *out, banyan_error *error);
-// Gives a worker no new chunks, durably, also if it was draining; what it has stays and is served. The same
-// arguments. banyan_worker_resume ends it.
+// Cordons a worker, durably: it gets no new chunks, and keeps and serves those that it has. If it was
+// draining, the drain ends. Arguments as for banyan_worker_drain; banyan_worker_resume ends the cordon.
 BANYAN_API banyan_code banyan_worker_cordon(banyan_client *client, const char *worker, const char *reason,
                                             banyan_drain *out, banyan_error *error);
 // Puts a worker back into use; chunks that have moved away stay there until a rebalance. A worker that is

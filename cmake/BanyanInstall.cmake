@@ -44,7 +44,7 @@ foreach(name CUDA NCCL)
     endif()
 endforeach()
 
-# For CMake: find_package(banyan 0.1 REQUIRED), target_link_libraries(... banyan::banyan)
+# For CMake: find_package(banyan 0.2 REQUIRED), target_link_libraries(... banyan::banyan)
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/banyan)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/install/banyanConfigVersion.cmake COMPATIBILITY SameMinorVersion)

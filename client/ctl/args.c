@@ -204,13 +204,13 @@ static bool asks_for_help(int argc, char **argv)
     return false;
 }
 
-// Its own options; of the global ones, which every command has, the names.
+// Its own options; of the global ones, which every command takes, the names.
 static void print_own_help(const struct common_command *parser, const struct ctl_command *command)
 {
     struct common_option own[CTL_OPTIONS_MAX];
     struct common_command mine = *parser;
     char *ask[] = {(char *)parser->program, (char *)"--help", NULL};
-    char names[300] = "Of every command:";
+    char names[300] = "Every command also takes:";
     size_t n = 0, len = strlen(names);
     int rest;
     for (const struct common_option *o = command->options; o && o->name && n < CTL_OPTIONS_MAX - 1; o++)

@@ -42,7 +42,7 @@ static const struct common_option bench_options[] = {
     {"kv-type", 0, COMMON_OPTION_STRING, &bench.type, "f32|f16|bf16|int8|fp8",
      "Type of the elements of K and V. Default: bf16.", 0, 0},
     {"members", 0, COMMON_OPTION_U64, &bench.members, "N",
-     "Exactly N workers, or all. Default: chosen by the cost model.", 1, 4096},
+     "Exactly N workers, or all if there are fewer. Default: chosen by the cost model.", 1, 4096},
     {"replicas", 0, COMMON_OPTION_U64, &bench.replicas, "N", "Workers that hold each part. Default: 1.", 1,
      3},
     {"steps", 'n', COMMON_OPTION_U64, &bench.steps, "N",
@@ -360,8 +360,8 @@ const struct ctl_command ctl_bench_commands[] = {
      "Creates a session with random K and V, measures an attach, steps and appends of one token, one after "
      "the other,\n"
      "and deletes it. It uses the workers' memory and time, so other sessions' steps are slower meanwhile.\n"
-     "Each step asks the same query, and all answers must have the same bits. The output names the fastest "
-     "possible times.",
+     "Each step asks the same query, and all answers must have the same bits. Beside the measured times, the "
+     "output shows\nthe shortest ones that this cluster's memory and network allow.",
      bench_options, 0, 0, run_bench, check_bench},
     {0},
 };

@@ -68,10 +68,10 @@ static enum ctl_exit run_check(struct ctl *ctl, int n_args, char **args)
 
 const struct ctl_command ctl_config_commands[] = {
     {"config check", "FILE", "check a daemon's configuration file",
-     "Lets banyan-coordinator or banyan-worker of this machine read FILE as at its start, without starting "
-     "it: "
-     "unknown\n"
-     "options, wrong values and what excludes each other. Code 4: the file is wrong, and stderr says where.",
+     "Has this machine's banyan-coordinator or banyan-worker read FILE as it would when it starts, without "
+     "starting it.\n"
+     "Finds unknown options, wrong values, and options that exclude each other. Exits with 4 if the file is "
+     "wrong; stderr\nsays where.",
      check_options, 1, 1, run_check, NULL},
     {0},
 };

@@ -25,8 +25,9 @@ static const struct common_option create_options[] = {
      1024},
     {"kv-type", 0, COMMON_OPTION_STRING, &create.type, "f32|f16|bf16|int8|fp8",
      "Type of the elements of K and V; fp8 is e4m3. Default: bf16.", 0, 0},
-    {"scale", 0, COMMON_OPTION_DOUBLE, &create.scale, "X", "Default: 1/sqrt(dim).", 0, 0},
-    {"soft-cap", 0, COMMON_OPTION_DOUBLE, &create.soft_cap, "X", "Default: none.", 0, 0},
+    {"scale", 0, COMMON_OPTION_DOUBLE, &create.scale, "X", "Factor of q·k. Default: 1/sqrt(dim).", 0, 0},
+    {"soft-cap", 0, COMMON_OPTION_DOUBLE, &create.soft_cap, "X",
+     "Limit that logits approach: X·tanh(logit/X). Default: none.", 0, 0},
     {"window", 0, COMMON_OPTION_U64, &create.window, "N", "Tokens that a row sees. Default: all.", 0, 0},
     {"mask-chunk", 0, COMMON_OPTION_U64, &create.mask_chunk, "N",
      "A row sees tokens from the last multiple of N onwards. Default: all.", 0, 0},
@@ -44,9 +45,10 @@ static const struct common_option create_options[] = {
      "Attach and commit K and V from a file, in the format of 'attach'. Layers, heads,\n"
      "dimensions and type default to those of the file; query heads to the KV heads.",
      0, 0},
-    {"chunk-tokens", 0, COMMON_OPTION_U64, &create.chunk_tokens, "N", "Default: 256.", 16, 4096},
+    {"chunk-tokens", 0, COMMON_OPTION_U64, &create.chunk_tokens, "N", "Tokens per chunk. Default: 256.", 16,
+     4096},
     {"members", 0, COMMON_OPTION_U64, &create.members, "N",
-     "Exactly N workers, or all; more only if memory is short.\n"
+     "Exactly N workers, or all if there are fewer; more only if memory is short.\n"
      "Default: chosen by the cost model.",
      1, 4096},
     {"replicas", 0, COMMON_OPTION_U64, &create.replicas, "N",

@@ -96,7 +96,7 @@ static struct {
 } attend = {.first = NO_NUMBER};
 
 static const struct common_option attend_options[] = {
-    {"layer", 0, COMMON_OPTION_U64, &attend.layer, "N", "Default: 0.", 0, 1023},
+    {"layer", 0, COMMON_OPTION_U64, &attend.layer, "N", "Layer of the step. Default: 0.", 0, 1023},
     {"first", 0, COMMON_OPTION_U64, &attend.first, "N",
      "Position of the first row. Default: with k and v, the layer's length (an append);\n"
      "without them, such that the last row is at the layer's end.",

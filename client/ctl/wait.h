@@ -31,7 +31,7 @@ enum ctl_exit ctl_wait(struct ctl *ctl, const char *what, const char *goes_on, c
 // clang-format off
 #define CTL_WAIT_OPTIONS(given, more)                                                                        \
     {"wait", 'w', COMMON_OPTION_FLAG, &(given).wait, NULL,                                                   \
-     "Return when it is finished. A terminal shows a progress bar. An interrupt ends only the\nwaiting." more, \
+     "Return when it is finished. A terminal shows a progress bar. Ctrl-C ends only the\nwaiting." more, \
      0, 0},                                                                                                  \
     {"wait-timeout", 0, COMMON_OPTION_DURATION, &(given).limit_ns, "TIME",                                   \
      "Exit with 6 after waiting this long; --timeout is per call. Default: no limit.", 0, 0}

@@ -46,7 +46,7 @@ def options(text):
     """(letter or "", name, argument or "") of each option in a --help; a line names those of all commands."""
     found = OPTION.findall(text.partition("\nOptions:\n")[2])
     assert found, text
-    everywhere = re.findall(r"--([a-z-]+)", text.partition("\nOf every command:")[2].partition("(")[0])
+    everywhere = re.findall(r"--([a-z-]+)", text.partition("\nEvery command also takes:")[2].partition("(")[0])
     if everywhere:
         of_all = OPTION.findall(said("banyanctl", "--help").partition("\nOptions:\n")[2].partition("\nCommands:")[0])
         found += [option for option in of_all if option[1] in everywhere]

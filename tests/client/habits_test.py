@@ -69,7 +69,7 @@ class Habits(unittest.TestCase):
     def test_help_is_short(self):
         said = self.ctl("session", "delete", "--help")[0]
         self.assertIn("--dry-run", said)
-        self.assertIn("Of every command: --endpoint --token-file", said)
+        self.assertIn("Every command also takes: --endpoint --token-file", said)
         self.assertLess(len(said.splitlines()), 20, said)
         self.assertEqual(self.ctl("help", "session", "delete")[0], said)
         self.assertEqual(self.ctl("session", "delete", "-o", "json", "--help")[0], said)

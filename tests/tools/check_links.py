@@ -14,7 +14,8 @@ with sources inside it is named, too, or has a line of its own.
 
 In all other files a page docs/….md must exist, and with `docs/….md, "Heading"` the heading, or a paragraph
 that begins with it in bold. Where a guide or an example names Banyan's version (banyan-X.Y.Z, an image's tag,
-what programs print), it is that of CMakeLists.txt. Every page below docs/ is linked from docs/README.md,
+what programs print, find_package(banyan X.Y)), it is that of CMakeLists.txt. A comment of client/banyan.h
+names only what the header declares. Every page below docs/ is linked from docs/README.md,
 except that measurements/README.md lists the measurements.
 
 Each offence is one line, file:line: rule. Exit status: 0 clean, 1 offences, 2 wrong use.
@@ -35,6 +36,7 @@ PAGE = re.compile(r"(?<![\w./-])(docs/(?:[\w-]+/)*[\w-]+\.md)(?:, \"([^\"]+)\")?
 BINARY = (".png", ".svg", ".safetensors", ".jsonl", ".db", ".bin")
 ROOM = re.compile(r"([a-z_]+(?:/[a-z_]+)*)/ {2,}(.+)")
 VERSION = re.compile(r"(?:banyan-|Banyan |/banyan +newTag: |version +(?:coordinator|worker [\w-]+): )(\d+\.\d+\.\d+)(?!~)")
+PACKAGE = re.compile(r"find_package\(banyan (\d+\.\d+)")
 PLACEHOLDER = re.compile(r"NAME|GROUP")
 # Of others: libraries' headers, and what the reader makes.
 FOREIGN = {"mpi.h", "nccl.h", "hello.c"}
@@ -172,6 +174,18 @@ def check_source(root, name):
             yield text.count("\n", 0, match.start()) + 1, rule
 
 
+def check_header(root, name):
+    """Yields (line number, rule) for each name in a comment of the public header that it does not declare."""
+    declared, named = set(), []
+    for number, line, _ in lines_of(os.path.join(root, name)):
+        code, _, comment = line.partition("//")
+        declared.update(re.findall(r"\w+", code))
+        named += ((number, word) for word in re.findall(r"\bbanyan_\w+", comment))
+    for number, word in named:
+        if word not in declared:
+            yield number, f"{word} is not declared here"
+
+
 def version_of(root):
     """The project's version, "" where the tree has none."""
     try:
@@ -186,8 +200,8 @@ def check_version(root, name, version):
     """Yields (line number, rule) for each place that names another version as this one."""
     before = ""
     for number, line, _ in lines_of(os.path.join(root, name)):
-        for named in VERSION.findall(before + line):
-            if named != version:
+        for named in VERSION.findall(before + line) + PACKAGE.findall(line):
+            if not (version + ".").startswith(named + "."):
                 yield number, f"names version {named}, the project's is {version}"
         before = line if line.endswith("/banyan") else ""
 
@@ -219,6 +233,8 @@ def main(arguments=None):
             continue
         found = check_file(root, name, files, ends) if name.endswith(".md") else check_source(root, name)
         found = list(found)
+        if name == "client/banyan.h":
+            found += check_header(root, name)
         if name.endswith(".md"):
             found += check_rooms(root, name, files)
         if version and name.endswith((".md", "kustomization.yaml")) and name != "CHANGELOG.md":

@@ -52,13 +52,20 @@ class CheckLinks(unittest.TestCase):
 
     def test_versions(self):
         project = {"CMakeLists.txt": "project(banyan VERSION 1.2.3 LANGUAGES C)\n"}
-        for text in ("tar xf banyan-1.2.3-linux.tar.gz", "Banyan 1.2.3", "ok  version   worker a-0: 1.2.3", "Banyan 1.2.2~git1", "libc 2.36.1"):
+        for text in ("tar xf banyan-1.2.3-linux.tar.gz", "Banyan 1.2.3", "ok  version   worker a-0: 1.2.3", "Banyan 1.2.2~git1", "libc 2.36.1",
+                     "`find_package(banyan 1.2 REQUIRED)`"):
             self.assertEqual(check({**project, "docs/x.md": f"# X\n{text}\n"}), (0, ""), text)
-        for text in ("tar xf banyan-1.2.2-linux.tar.gz", "Banyan 0.2.3", "ok  version   coordinator: 1.2.4"):
+        for text in ("tar xf banyan-1.2.2-linux.tar.gz", "Banyan 0.2.3", "ok  version   coordinator: 1.2.4",
+                     "`find_package(banyan 1.1 REQUIRED)`"):
             status, out = check({**project, "docs/x.md": f"# X\n{text}\n"})
             self.assertEqual((status, out.count("\n")), (1, 1), out)
             self.assertIn("the project's is 1.2.3", out)
         self.assertEqual(check({**project, "deploy/kustomization.yaml": "    newName: r/banyan\n    newTag: 1.2.0\n"})[0], 1)
+
+    def test_header(self):
+        code = "void banyan_put(void); // as banyan_get\n"
+        self.assertEqual(check({"client/banyan.h": code + "void banyan_get(void);\n"}), (0, ""))
+        self.assertEqual(check({"client/banyan.h": code}), (1, "client/banyan.h:1: banyan_get is not declared here\n"))
 
     def test_headings(self):
         self.assert_offence("[a](#absent)", "no heading gives #absent")
