@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from sessions import SPEC, filled, queries
 
 import banyan
+from banyan import programs
 
 CHUNK = SPEC.chunk_tokens
 
@@ -117,10 +117,10 @@ def test_what_is_not_kept(client, rng):
 def test_the_command_line(client, cluster, rng):
     session, _, _ = kept(client, rng, 1, 2 * CHUNK)
     env = {**os.environ, "BANYAN_ENDPOINT": cluster.endpoint}
-    bin = Path(os.environ["BANYAN_BIN"]) / "banyanctl"
+    program = programs.find("banyanctl")
 
     def ctl(*words, code=0):
-        done = subprocess.run([bin, *words], env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run([program, *words], env=env, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr
         return done.stdout
 
