@@ -17,6 +17,7 @@ struct shift {
     pthread_cond_t ended; // a worker has come to its end
     size_t next;
     uint32_t at_work;
+    uint64_t reported; // bytes
     banyan_code code;
     banyan_error error;
 };
@@ -67,6 +68,7 @@ static void report(struct shift *shift)
     banyan_error error;
     if (!crew->progress || shift->code != BANYAN_OK)
         return;
+    shift->reported = done;
     pthread_mutex_unlock(&shift->lock);
     bool goes_on = crew->progress(crew->progress_arg, done, crew->total_bytes);
     pthread_mutex_lock(&shift->lock);
@@ -120,6 +122,8 @@ banyan_code snapshot_crew_run(struct snapshot_crew *crew, uint32_t threads, bany
         wait_some(&shift);
         report(&shift);
     }
+    if (shift.reported != crew->done_bytes) // the last ones ended during the last report
+        report(&shift);
     pthread_mutex_unlock(&shift.lock);
     for (uint32_t i = 0; i < n; i++)
         pthread_join(others[i], NULL);

@@ -25,7 +25,7 @@ import banyan  # noqa: E402
 from banyan.transformers import BanyanCache, prefill  # noqa: E402
 
 HYBRIDS = ["qwen3_next", "lfm2", "falcon_h1", "bamba", "jamba", "zamba", "zamba2", "granitemoehybrid", "recurrent_gemma"]
-CHOSEN = os.environ.get("BANYAN_HYBRIDS", "lfm2,falcon_h1,jamba,recurrent_gemma")
+CHOSEN = os.environ.get("BANYAN_HYBRIDS", "falcon_h1,recurrent_gemma")
 EVERY = 16  # tokens between two states
 
 

@@ -128,7 +128,12 @@ def test_other_readers_open_a_snapshot(client, rng, tmp_path, kv_type, read):
 def test_progress(client, rng, tmp_path):
     session, _, _ = filled(client, rng, 100)
     seen = []
-    made = session.snapshot(tmp_path / "s", progress=lambda done, total: seen.append((done, total)))
+
+    def slowly(done, total):  # all may be there before the first report has ended
+        seen.append((done, total))
+        time.sleep(0.1)
+
+    made = session.snapshot(tmp_path / "s", progress=slowly)
     assert seen[0] == (0, made.bytes) and seen[-1] == (made.bytes, made.bytes) and seen == sorted(seen)
     again = []
     client.restore(tmp_path / "s", progress=lambda *at: again.append(at)).delete()
