@@ -297,6 +297,7 @@ def interrupted_at(n, call):
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # CPython 3.12 reports instructions only if some frame had this before settrace()
     sys.settrace(trace)
     try:
         call()
