@@ -162,6 +162,11 @@ fetch_ggml() {
         printf '%d s\n' $((SECONDS - start))
         took ggml
         plugin=(-DBANYAN_LLAMA_SOURCE="$PWD/build/llama/llama.cpp" -DBANYAN_GGML_LIB="$PWD/build/llama/lib")
+        if tests/llama/fetch.sh build/llama-newest newest >"$log" 2>&1; then
+            plugin+=(-DBANYAN_GGML_NEWEST_LIB="$PWD/build/llama-newest/lib")
+        else
+            printf '== the newest ggml: skipped\n%s\n' "$(tail -n 1 "$log")"
+        fi
         ;;
     77) printf 'skipped\n%s\n' "$(tail -n 1 "$log")" ;;
     *)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "client/llama/host.h"
 #include "client/llama/plugin.h"
 
 struct buffer {
@@ -183,9 +184,12 @@ static size_t get_alignment(ggml_backend_buffer_type_t type)
 
 ggml_backend_buffer_type_t buffer_type(void)
 {
-    static struct ggml_backend_buffer_type type = {
-        .iface = {.get_name = type_name, .alloc_buffer = alloc_buffer, .get_alignment = get_alignment},
-    };
-    type.device = plugin_device();
-    return &type;
+    static struct host_type_2 type_2 = {.get_name = type_name,
+                                        .alloc_buffer = alloc_buffer,
+                                        .get_alignment = get_alignment};
+    static struct host_type_3 type_3 = {.get_name = type_name,
+                                        .alloc_buffer = alloc_buffer,
+                                        .get_alignment = get_alignment};
+    type_2.device = type_3.device = plugin_device();
+    return (ggml_backend_buffer_type_t)(host_api(NULL, 0) == 3 ? (void *)&type_3 : (void *)&type_2);
 }

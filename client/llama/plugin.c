@@ -10,6 +10,7 @@
 
 #include "client/llama/buffer.h"
 #include "client/llama/cluster.h"
+#include "client/llama/host.h"
 #include "client/llama/step.h"
 
 static const char device_name[] = "Banyan0", description[] = "keys and values in a Banyan cluster";
@@ -138,7 +139,6 @@ static ggml_backend_dev_t get_device(ggml_backend_reg_t reg, size_t index)
 }
 
 static struct ggml_backend_reg registration = {
-    .api_version = GGML_BACKEND_API_VERSION,
     .iface = {.get_name = reg_name, .get_device_count = device_count, .get_device = get_device},
 };
 
@@ -163,7 +163,8 @@ __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void
 __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void)
 {
     char why[CACHE_WHY];
-    if (!cluster_settings(why, sizeof why)) {
+    registration.api_version = host_api(why, sizeof why);
+    if (registration.api_version == 0 || !cluster_settings(why, sizeof why)) {
         GGML_LOG_ERROR("banyan: %s\n", why);
         return NULL;
     }
