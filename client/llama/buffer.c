@@ -3,10 +3,12 @@
 
 #include <ggml-backend-impl.h>
 #include <ggml-impl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "client/llama/cluster.h"
 #include "client/llama/host.h"
 #include "client/llama/plugin.h"
 
@@ -14,6 +16,10 @@ struct buffer {
     void *base;
     size_t size;
     struct cache *cache; // NULL: no tensor of a cache lies in it
+    // Of its layers, for say_where
+    int first, last, layers;
+    const struct ggml_tensor *k; // of one of them
+    bool said;
 };
 
 enum { ALIGNMENT = 128 };
@@ -45,7 +51,29 @@ static enum ggml_status init_tensor(ggml_backend_buffer_t buffer, struct ggml_te
         if (!own->cache)
             return GGML_STATUS_ALLOC_FAILED;
     }
+    int layer;
+    if (sscanf(tensor->name, "cache_k_l%d", &layer) == 1 && !tensor->view_src) {
+        own->first = own->layers == 0 || layer < own->first ? layer : own->first;
+        own->last = own->layers == 0 || layer > own->last ? layer : own->last;
+        own->layers++;
+        own->k = tensor;
+    }
     return GGML_STATUS_SUCCESS;
+}
+
+// Which layers' keys and values are where: llama.cpp clears a cache when it has made it. As a warning, since
+// llama-server shows no information of ggml by default.
+static void say_where(struct buffer *own)
+{
+    char where[256];
+    if (own->said || own->layers == 0)
+        return;
+    own->said = true;
+    cluster_where(where, sizeof where);
+    GGML_LOG_WARN("banyan: keys and values of %d layer%s (%d to %d; %s, %lld cells %s) are in %s\n",
+                  own->layers, own->layers == 1 ? "" : "s", own->first, own->last,
+                  ggml_type_name(own->k->type), (long long)own->k->ne[1],
+                  own->k->ne[2] == 1 ? "for all sequences" : "for each sequence", where);
 }
 
 struct cache *buffer_cache(const struct ggml_tensor *root)
@@ -135,6 +163,7 @@ static bool cpy_tensor(ggml_backend_buffer_t buffer, const struct ggml_tensor *s
 static void clear(ggml_backend_buffer_t buffer, uint8_t value)
 {
     struct buffer *own = buffer->context;
+    say_where(own);
     if (own->cache)
         cache_clear(own->cache);
     else if (value == 0)

@@ -161,9 +161,13 @@ static void cache_end(struct cache *cache)
     bool answers = true;
     for (uint32_t i = 0; i < cache->n_streams; i++)
         answers = drop_session(&cache->streams[i], answers) && answers;
-    struct rows_memory *memories[] = {&cache->q, &cache->k, &cache->v, &cache->k_scale, &cache->v_scale};
+    struct rows_memory *memories[] = {&cache->q,       &cache->k,    &cache->v,      &cache->k_scale,
+                                      &cache->v_scale, &cache->mask, &cache->written};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         free(memories[i]->at);
+    if (cache->shared)
+        cells_free(cache->shared);
+    free(cache->shared);
     free(cache->streams);
     free(cache->layers);
     pthread_mutex_destroy(&cache->lock);
@@ -250,12 +254,41 @@ static bool read_attention(struct cache *cache, const struct ggml_tensor *op, st
 
 static bool room_for_streams(struct cache *cache, const struct ggml_tensor *k)
 {
-    if (cache->streams)
-        return cache->n_streams == (uint64_t)k->ne[2] && cache->cells == (uint64_t)k->ne[1];
-    cache->n_streams = (uint32_t)k->ne[2];
+    uint64_t streams = cache->shared ? 1 : cache->n_streams;
+    if (cache->cells)
+        return streams == (uint64_t)k->ne[2] && cache->cells == (uint64_t)k->ne[1];
+    if (k->ne[2] == 1) {
+        cache->shared = calloc(1, sizeof *cache->shared);
+        cache->restored = CELLS_NONE;
+        if (!cache->shared || !cells_init(cache->shared, (uint32_t)k->ne[1])) {
+            free(cache->shared);
+            cache->shared = NULL;
+            return false;
+        }
+    } else {
+        cache->streams = calloc((size_t)k->ne[2], sizeof *cache->streams);
+        if (!cache->streams)
+            return false;
+        cache->n_streams = (uint32_t)k->ne[2];
+    }
     cache->cells = (uint64_t)k->ne[1];
-    cache->streams = calloc(cache->n_streams, sizeof *cache->streams);
-    return cache->streams != NULL;
+    return true;
+}
+
+bool cache_room(struct cache *cache)
+{
+    uint32_t lists = cache->shared->n_lists;
+    if (lists <= cache->n_streams)
+        return true;
+    struct cache_stream *more = realloc(cache->streams, lists * sizeof *more);
+    if (!more) {
+        cache_say(cache->why, "no memory");
+        return false;
+    }
+    memset(more + cache->n_streams, 0, (lists - cache->n_streams) * sizeof *more);
+    cache->streams = more;
+    cache->n_streams = lists;
+    return true;
 }
 
 bool cache_learn_locked(struct cache *cache, const struct ggml_tensor *attention)
@@ -316,6 +349,12 @@ static bool take_lengths(struct cache_stream *stream, uint32_t layers)
     return stream->lengths != NULL;
 }
 
+static void name_of(const struct cache *cache, uint32_t number, char out[128])
+{
+    snprintf(out, 128, "%.60s-%d-%u-%u-%llu", cluster_settings(NULL, 0)->session, (int)getpid(),
+             cache->number, number, (unsigned long long)cache->streams[number].changes);
+}
+
 static bool create(struct cache *cache, uint32_t number)
 {
     struct cache_stream *stream = &cache->streams[number];
@@ -325,8 +364,7 @@ static bool create(struct cache *cache, uint32_t number)
     if (!client)
         return false;
     cache_keep_from_now(settings);
-    snprintf(name, sizeof name, "%.60s-%d-%u-%u-%llu", settings->session, (int)getpid(), cache->number,
-             number, (unsigned long long)stream->changes);
+    name_of(cache, number, name);
     if (!take_lengths(stream, cache->n_layers)) {
         cache_say(cache->why, "no memory");
         return false;
@@ -406,9 +444,10 @@ static bool truncate_to(struct cache *cache, uint32_t number, uint64_t length)
 
 enum { MOVE_BYTES = 8 << 20 };
 
-// Rows of a layer from one session to another, in pieces.
-static bool move_rows(struct cache *cache, uint32_t number, const struct cache_layer *layer,
-                      banyan_session *to, uint64_t length)
+// Rows [from, from + length) of a layer of a stream's session to another session, from position `begin` on,
+// in pieces.
+static bool move_rows(struct cache *cache, uint32_t number, const struct cache_layer *layer, uint64_t from,
+                      banyan_session *to, uint64_t begin, uint64_t length)
 {
     struct cache_stream *stream = &cache->streams[number];
     uint32_t at = (uint32_t)(layer - cache->layers);
@@ -432,18 +471,19 @@ static bool move_rows(struct cache *cache, uint32_t number, const struct cache_l
     banyan_code code = BANYAN_OK;
     for (uint64_t first = 0; code == BANYAN_OK && first < length; first += piece) {
         uint64_t count = length - first < piece ? length - first : piece;
-        code = banyan_read_rows(stream->session, at, first, count, k, k_scale, v, v_scale, &error);
+        uint64_t there = begin + first;
+        code = banyan_read_rows(stream->session, at, from + first, count, k, k_scale, v, v_scale, &error);
         if (code == BANYAN_OK)
-            code = scaled ? banyan_attach_scaled(to, at, first, count, k, k_scale, v, v_scale, &error)
-                          : banyan_attach(to, at, first, count, k, v, &error);
+            code = scaled ? banyan_attach_scaled(to, at, there, count, k, k_scale, v, v_scale, &error)
+                          : banyan_attach(to, at, there, count, k, v, &error);
         if (code == BANYAN_OK)
-            code = banyan_commit(to, at, first, count, &error);
+            code = banyan_commit(to, at, there, count, &error);
     }
     free(memory);
     if (code == BANYAN_OK)
         return true;
     cache_doubt(cache, number, code);
-    return fail(cache, number, "its rows, which go to a session with the window", &error);
+    return fail(cache, number, "its rows, which go to another session", &error);
 }
 
 // The session again, with the window that a mask has shown.
@@ -462,7 +502,7 @@ static bool make_again(struct cache *cache, uint32_t number)
     struct cache_stream made_stream = *stream;
     for (uint32_t i = 0; made && length > 0 && i < old.layers; i++) {
         stream->session = old.session; // whence move_rows reads
-        made = move_rows(cache, number, &cache->layers[i], made_stream.session, length);
+        made = move_rows(cache, number, &cache->layers[i], 0, made_stream.session, 0, length);
         stream->session = made_stream.session;
     }
     if (!made) {
@@ -572,6 +612,10 @@ void cache_clear(struct cache *cache)
     pthread_mutex_lock(&cache->lock);
     bool answers = true;
     cache->chunk = 0; // what looked like one may have been the cells of another sequence
+    for (uint32_t i = 0; cache->shared && i < cache->shared->n_lists; i++)
+        cells_cut(cache->shared, i, 0);
+    if (cache->shared)
+        cache->shared->n_parts = 0;
     for (uint32_t i = 0; i < cache->n_streams; i++) {
         struct cache_stream *stream = &cache->streams[i];
         stream->staged_first = stream->staged_end = 0;
@@ -585,36 +629,49 @@ void cache_clear(struct cache *cache)
     pthread_mutex_unlock(&cache->lock);
 }
 
-static void copy(struct cache *cache, uint32_t from, uint32_t to)
+// The origin's first `length` rows, or as many as all its layers have, as the stream's session. What fails is
+// in the stream's `lost`.
+static void fork_to(struct cache *cache, uint32_t from, uint32_t to, uint64_t length)
 {
     struct cache_stream *origin = &cache->streams[from], *stream = &cache->streams[to];
     banyan_error error;
-    // A copy comes tensor by tensor: the first has done it.
-    if (stream->copied_from == from && stream->copied_changes == origin->changes &&
-        stream->changes_after == stream->changes)
-        return;
+    char name[128];
     drop_session(stream, true);
     stream->lost[0] = '\0';
-    uint64_t length = UINT64_MAX;
     if (origin->session && origin->unsure && !resync(cache, from))
         cache_say(stream->lost, "it was copied from sequence %u, which could not be read", from);
     for (uint32_t i = 0; i < origin->layers; i++)
         length = origin->lengths[i] < length ? origin->lengths[i] : length;
-    if (origin->lost[0]) {
+    if (origin->lost[0])
         cache_say(stream->lost, "%s", origin->lost);
-    } else if (!stream->lost[0] && origin->session && length > 0) {
-        if (!take_lengths(stream, origin->layers)) {
-            cache_say(stream->lost, "there was no memory for a copy");
-        } else if (banyan_session_fork(origin->session, length, NULL, &stream->session, &error) !=
-                   BANYAN_OK) {
-            cache_say(stream->lost, "it could not be copied from sequence %u: %s", from, error.message);
-        } else {
-            for (uint32_t i = 0; i < stream->layers; i++)
-                stream->lengths[i] = length;
-            stream->window = origin->window;
-            stream->chunk = origin->chunk;
-        }
+    if (stream->lost[0] || !origin->session || length == 0)
+        return;
+    if (!take_lengths(stream, origin->layers)) {
+        cache_say(stream->lost, "there was no memory for a copy");
+        return;
     }
+    name_of(cache, to, name);
+    banyan_code code = banyan_session_fork(origin->session, length, name, &stream->session, &error);
+    if (code == BANYAN_ALREADY_EXISTS) // another machine's process of this number has it
+        code = banyan_session_fork(origin->session, length, NULL, &stream->session, &error);
+    if (code != BANYAN_OK) {
+        cache_say(stream->lost, "it could not be copied from sequence %u: %s", from, error.message);
+        return;
+    }
+    for (uint32_t i = 0; i < stream->layers; i++)
+        stream->lengths[i] = length;
+    stream->window = origin->window;
+    stream->chunk = origin->chunk;
+}
+
+static void copy(struct cache *cache, uint32_t from, uint32_t to)
+{
+    struct cache_stream *origin = &cache->streams[from], *stream = &cache->streams[to];
+    // A copy comes tensor by tensor: the first has done it.
+    if (stream->copied_from == from && stream->copied_changes == origin->changes &&
+        stream->changes_after == stream->changes)
+        return;
+    fork_to(cache, from, to, UINT64_MAX);
     if (stream->lost[0])
         return; // the next copy tries again
     stream->copied_from = from;
@@ -628,4 +685,82 @@ void cache_copy(struct cache *cache, uint32_t from, uint32_t to)
     if (from < cache->n_streams && to < cache->n_streams && from != to)
         copy(cache, from, to);
     pthread_mutex_unlock(&cache->lock);
+}
+
+// ---- sequences that share their cells -------------------------------------------------------------------
+
+static bool in_plan(const struct cells *shared, uint32_t number)
+{
+    for (uint32_t i = 0; i < shared->n_parts; i++)
+        if (shared->parts[i].list == number)
+            return true;
+    return false;
+}
+
+bool cache_follow(struct cache *cache)
+{
+    struct cells *shared = cache->shared;
+    if (!cache_room(cache))
+        return false;
+    for (uint32_t i = 0; i < shared->n_parts; i++)
+        if (shared->parts[i].fork_of != CELLS_NONE)
+            fork_to(cache, shared->parts[i].fork_of, shared->parts[i].list, shared->parts[i].first);
+    cache->restored = CELLS_NONE;
+    if (!cells_apply(shared, cache->window || cache->chunk)) {
+        cache_say(cache->why, "no memory");
+        return false;
+    }
+    for (uint32_t i = 0; i < shared->n_lists; i++) {
+        struct cache_stream *stream = &cache->streams[i];
+        if (in_plan(shared, i) || !stream->session || stream->unsure)
+            continue;
+        if (shared->lists[i].length == 0)
+            drop_session(stream, true);
+        else
+            (void)truncate_to(cache, i, shared->lists[i].length); // it is asked again when it is used
+    }
+    return true;
+}
+
+// Rows of `count` cells from `first` on of the list, which another stream has from `from` on.
+static bool collect_run(struct cache *cache, uint32_t number, uint32_t first, uint32_t count, uint32_t origin,
+                        uint32_t from)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    if (!cache_ask(cache, origin))
+        return false;
+    if (cache->streams[origin].lost[0] || !cache->streams[origin].session) {
+        cache_say(cache->why, "sequence %u: %s; its prompt must be processed from the start again", origin,
+                  cache->streams[origin].lost[0] ? cache->streams[origin].lost : "it has no session");
+        return false;
+    }
+    for (uint32_t i = 0; i < stream->layers; i++) {
+        if (!move_rows(cache, origin, &cache->layers[i], from, stream->session, first, count))
+            return false;
+        stream->lengths[i] = first + count;
+    }
+    return true;
+}
+
+bool cache_collect(struct cache *cache, uint32_t number)
+{
+    const struct cells_list *made = &cache->shared->lists[number];
+    bool done = cache_room(cache);
+    if (done && cache->streams[number].session)
+        drop_session(&cache->streams[number], true);
+    done = done && create(cache, number);
+    for (uint32_t first = 0, run; done && first < made->length; first += run) {
+        uint32_t most = 1;
+        while (first + most < made->length && made->cell[first + most] == made->cell[first] + most)
+            most++;
+        uint32_t origin = cells_find(cache->shared, made->cell[first], most, number, &run);
+        done = origin != CELLS_NONE && collect_run(cache, number, first, run, origin,
+                                                   cache->shared->lists[origin].at[made->cell[first]]);
+    }
+    if (done)
+        return true;
+    cells_cut(cache->shared, number, 0);
+    if (number < cache->n_streams)
+        drop_session(&cache->streams[number], true);
+    return false;
 }

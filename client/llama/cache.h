@@ -3,8 +3,10 @@
 //
 // llama.cpp keeps a cache as tensors K and V for each layer, [heads * dim][cells][streams]; with
 // --no-kv-unified each sequence has a stream of its own. Here a stream is one session, and a cell's index is
-// the position in it. Nothing is in the tensors' memory but what lies there between a state's K and its V
-// (cache_put_rows). What llama.cpp does to cells, the session follows when it is written next:
+// the position in it. Where there is one stream for all sequences, llama.cpp's default, each sequence is a
+// list of its cells (cells.h), and a stream here is such a list. Nothing is in the tensors' memory but what
+// lies there between a state's K and its V (cache_put_rows). What llama.cpp does to cells, the session
+// follows when it is written next:
 //   a cell below the length is written again     the session is truncated to it
 //   a stream is copied (seq_cp)                  the session is forked
 //   the cache is cleared                         the sessions are truncated to 0
@@ -20,6 +22,7 @@
 #include <pthread.h>
 
 #include "client/banyan.h"
+#include "client/llama/cells.h"
 #include "client/llama/cluster.h"
 #include "client/llama/mask.h"
 #include "client/llama/rows.h"
@@ -34,7 +37,8 @@ struct cache_layer {
     float scale, soft_cap, max_bias;
     const struct ggml_tensor *sinks; // NULL: none
     const struct ggml_tensor *put_k,
-        *put_v; // SET_ROWS of the graph that is being computed, whose rows are not sent yet
+        *put_v;    // SET_ROWS of the graph that is being computed, whose rows are not sent yet
+    uint64_t plan; // of cache->plans, that it has used
 };
 
 struct cache_stream {
@@ -58,9 +62,13 @@ struct cache {
     struct cache_stream *streams;
     uint32_t n_streams;
     uint64_t cells;
+    struct cells *shared;   // NULL: each sequence has its own cells. Else stream i is its list i
+    uint64_t plans;         // of shared, so far: one a batch
+    uint32_t restored;      // the list that a state was restored to last; CELLS_NONE: none, or it is in use
+    bool restoring;         // and what came last were the first layer's keys, which name its cells
     uint64_t window, chunk; // that masks have shown; 0: none so far
     char why[CACHE_WHY];    // of the last failure
-    struct rows_memory q, k, v, k_scale, v_scale;
+    struct rows_memory q, k, v, k_scale, v_scale, mask, written;
     bool due; // atomic: its sessions are to be used (cache_use)
     bool
         doubted; // window and chunk did not hold for a later mask: they are forgotten at the next start of a sequence
@@ -94,6 +102,14 @@ struct cache_layer *cache_layer_of(struct cache *cache, const struct ggml_tensor
 bool cache_begin(struct cache *cache, uint32_t stream, const struct cache_layer *layer, uint64_t first);
 // The stream's session for reading `end` rows of a layer. The caller has locked.
 bool cache_look(struct cache *cache, uint32_t stream, const struct cache_layer *layer, uint64_t end);
+// Takes over the plan of cache->shared: forks sessions, and shortens those whose cells are others' now. The
+// caller has locked. false: cache->why.
+bool cache_follow(struct cache *cache);
+// The session of a list that cells_collect has made: rows of other sessions are copied. The caller has
+// locked. false: cache->why, and the list is of length 0.
+bool cache_collect(struct cache *cache, uint32_t number);
+// As many streams as cache->shared has lists. The caller has locked. false: cache->why, no memory.
+bool cache_room(struct cache *cache);
 // Asks what the cluster has of the stream's session, where a call has failed. The caller has locked. false:
 // cache->why.
 bool cache_ask(struct cache *cache, uint32_t stream);

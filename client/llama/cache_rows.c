@@ -52,15 +52,12 @@ static bool read_piece(struct cache *cache, uint32_t number, const struct cache_
                                 held, out);
 }
 
-static bool get(struct cache *cache, const struct ggml_tensor *root, char *out, size_t offset, size_t size)
+// Bytes of rows of a stream, from position at.row on.
+static bool get_stream(struct cache *cache, const struct cache_layer *layer, bool is_k, struct place at,
+                       char *out, size_t size)
 {
-    const struct cache_layer *layer = cache_layer_of(cache, root);
-    struct place at = find(root, offset);
-    uint64_t first_row = at.row;
-    memset(out, 0, size);
-    if (!layer || at.stream >= cache->n_streams)
-        return true; // nothing was ever written
     struct cache_stream *stream = &cache->streams[at.stream];
+    uint64_t first_row = at.row;
     if (!cache_ask(cache, at.stream))
         return false;
     if (stream->lost[0]) {
@@ -77,7 +74,7 @@ static bool get(struct cache *cache, const struct ggml_tensor *root, char *out, 
         uint64_t count = (at.skip + size + at.row_bytes - 1) / at.row_bytes;
         count = count < piece ? count : piece;
         count = count < length - at.row ? count : length - at.row;
-        done = read_piece(cache, at.stream, layer, root == layer->k, at.row, count, rows);
+        done = read_piece(cache, at.stream, layer, is_k, at.row, count, rows);
         size_t bytes = count * at.row_bytes - at.skip;
         bytes = bytes < size ? bytes : size;
         if (done)
@@ -89,12 +86,49 @@ static bool get(struct cache *cache, const struct ggml_tensor *root, char *out, 
     }
     free(rows);
     // Zeros are what cells that were never written hold; of cells that were, none may be missing.
-    if (done && size > 0 && length > 0 && at.row > first_row) {
+    if (done && size > 0 && length > 0 && (cache->shared || at.row > first_row)) {
         cache_say(cache->why, "sequence %u: of the rows for a state %llu are not in the cluster", at.stream,
                   (unsigned long long)(size / at.row_bytes));
         return false;
     }
     return done;
+}
+
+// Cells that several sequences share: those of each run, from the sequence that has it.
+static bool get_shared(struct cache *cache, const struct cache_layer *layer, bool is_k, struct place at,
+                       char *out, size_t size)
+{
+    while (size > 0) {
+        uint32_t most = (uint32_t)((at.skip + size + at.row_bytes - 1) / at.row_bytes), run;
+        uint32_t found = cells_find(cache->shared, (uint32_t)at.row, most, CELLS_NONE, &run);
+        if (found == CELLS_NONE) {
+            cache_say(cache->why, "cell %llu, which a state needs, is not a sequence's",
+                      (unsigned long long)at.row);
+            return false;
+        }
+        size_t bytes = run * at.row_bytes - at.skip;
+        bytes = bytes < size ? bytes : size;
+        struct place there = {found, cache->shared->lists[found].at[at.row], at.row_bytes, at.skip};
+        if (!get_stream(cache, layer, is_k, there, out, bytes))
+            return false;
+        out += bytes;
+        size -= bytes;
+        at.row += run;
+        at.skip = 0;
+    }
+    return true;
+}
+
+static bool get(struct cache *cache, const struct ggml_tensor *root, char *out, size_t offset, size_t size)
+{
+    const struct cache_layer *layer = cache_layer_of(cache, root);
+    struct place at = find(root, offset);
+    memset(out, 0, size);
+    if (!layer)
+        return true; // nothing was ever written
+    if (cache->shared)
+        return cache->n_streams == 0 || get_shared(cache, layer, root == layer->k, at, out, size);
+    return at.stream >= cache->n_streams || get_stream(cache, layer, root == layer->k, at, out, size);
 }
 
 bool cache_get_rows(struct cache *cache, const struct ggml_tensor *root, void *out, size_t offset,
@@ -171,51 +205,125 @@ static bool send(struct cache *cache, struct cache_stream *stream, const struct 
     return true;
 }
 
+static char *cell_in(const struct ggml_tensor *root, uint32_t stream, uint64_t cell)
+{
+    return (char *)root->data + stream * root->nb[2] + cell * root->nb[1];
+}
+
+// Their memory, as far as it is whole pages.
+static void release(char *cells, size_t bytes)
+{
+    uintptr_t first = ((uintptr_t)cells + 4095) / 4096 * 4096, end = ((uintptr_t)cells + bytes) / 4096 * 4096;
+    if (end > first)
+        (void)madvise((void *)first, end - first, MADV_DONTNEED);
+}
+
+// Rows of cells that several sequences share come in many short runs: K and V lie in the tensors' memory
+// until the last position's V has come, and are sent together in the order of the list.
+static void stage_shared(struct cache *cache, struct cache_layer *layer, bool is_k, struct place at,
+                         char *cells, const char *data, uint64_t count)
+{
+    struct cache_stream *stream = &cache->streams[at.stream];
+    const struct cells_list *list = &cache->shared->lists[at.stream];
+    memcpy(cells, data, count * at.row_bytes);
+    if (is_k || at.row + count < list->length)
+        return;
+    size_t k_row = layer->k->nb[1], v_row = layer->v->nb[1];
+    char *k = malloc(list->length * (k_row + v_row)), *v = k ? k + list->length * k_row : NULL;
+    for (uint32_t j = 0; k && j < list->length; j++) {
+        memcpy(k + j * k_row, cell_in(layer->k, 0, list->cell[j]), k_row);
+        memcpy(v + j * v_row, cell_in(layer->v, 0, list->cell[j]), v_row);
+    }
+    if (!k)
+        lose(stream, "no memory");
+    else
+        (void)send(cache, stream, layer, 0, list->length, k, v);
+    free(k);
+    for (uint32_t first = 0, n; first < list->length; first += n) {
+        for (n = 1; first + n < list->length && list->cell[first + n] == list->cell[first] + n;)
+            n++;
+        release(cell_in(layer->k, 0, list->cell[first]), n * k_row);
+        release(cell_in(layer->v, 0, list->cell[first]), n * v_row);
+    }
+}
+
+// Rows of K or V for cells from `cells` on: positions from at.row on of the stream.
+static void put_stream(struct cache *cache, struct cache_layer *layer, bool is_k, struct place at,
+                       char *cells, const char *data, uint64_t count)
+{
+    struct cache_stream *stream = &cache->streams[at.stream];
+    bool alone = layer->v == layer->k;
+    if (is_k && layer == cache->layers && at.row == 0)
+        stream->lost[0] = '\0';
+    if (stream->lost[0])
+        return; // what failed for one layer is not begun by the next
+    bool goes_on = is_k && ((cache->shared && at.row > 0 && !alone) ||
+                            (stream->staged_end > stream->staged_first && at.row == stream->staged_end));
+    if (is_k && !goes_on && !cache_begin(cache, at.stream, layer, at.row)) {
+        lose(stream, cache->why);
+        return;
+    }
+    if (cache->shared && !alone) {
+        stage_shared(cache, layer, is_k, at, cells, data, count);
+    } else if (is_k && alone) {
+        (void)send(cache, stream, layer, at.row, count, data, NULL);
+    } else if (is_k) {
+        memcpy(cells, data, count * at.row_bytes);
+        stream->staged_first = stream->staged_end == at.row ? stream->staged_first : at.row;
+        stream->staged_end = at.row + count;
+    } else if (at.row < stream->staged_first || at.row + count > stream->staged_end) {
+        lose(stream, "values came without their keys");
+    } else if (send(cache, stream, layer, at.row, count, cells, data)) {
+        release(cells, count * layer->k->nb[1]);
+    }
+}
+
+// Where sequences share their cells, a state becomes a new one: its keys of the first layer name its cells.
+static bool restore_list(struct cache *cache, bool names_cells, struct place at, uint64_t count)
+{
+    struct cells *shared = cache->shared;
+    if (names_cells) {
+        bool goes_on =
+            cache->restored != CELLS_NONE && shared->lists[cache->restored].length > 0 && cache->restoring;
+        if (!goes_on) {
+            shared->n_parts = 0;
+            cache->restored = cells_new(shared);
+        }
+        if (cache->restored == CELLS_NONE || !cache_room(cache))
+            return false;
+        if (!goes_on)
+            cache->streams[cache->restored].staged_first = cache->streams[cache->restored].staged_end = 0;
+        if (!cells_append(shared, cache->restored, (uint32_t)at.row, (uint32_t)count))
+            return false;
+    }
+    cache->restoring = names_cells;
+    return cache->restored != CELLS_NONE && shared->lists[cache->restored].at[at.row] != CELLS_NONE;
+}
+
 static void put(struct cache *cache, const struct ggml_tensor *root, const char *data, size_t offset,
                 size_t size)
 {
     struct cache_layer *layer = cache_layer_of(cache, root);
     struct place at = find(root, offset);
+    uint64_t count = size / at.row_bytes;
+    bool is_k = layer && root == layer->k, whole = layer && !at.skip && size % at.row_bytes == 0;
+    uint64_t cell = at.row;
+    if (cache->shared) {
+        if (!restore_list(cache, whole && is_k && layer == cache->layers, at, count))
+            return; // the mask will show cells that no sequence has
+        at.stream = cache->restored;
+        at.row = cache->shared->lists[cache->restored].at[cell];
+    }
     if (at.stream >= cache->n_streams)
         return;
-    struct cache_stream *stream = &cache->streams[at.stream];
-    uint64_t count = size / at.row_bytes;
-    if (!layer || at.skip || size % at.row_bytes) {
-        lose(stream, "parts of rows, or rows of a layer that no attention has read");
-        return;
-    }
-    if (unread(data, size, at.row_bytes)) {
-        lose(stream, "it was saved while the cluster could not be read");
-        return;
-    }
-    bool alone = layer->v == layer->k, is_k = root == layer->k;
-    if (is_k && layer == cache->layers && at.row == 0)
-        stream->lost[0] = '\0';
-    if (stream->lost[0])
-        return; // what failed for one layer is not begun by the next
-    bool goes_on = is_k && stream->staged_end > stream->staged_first && at.row == stream->staged_end;
-    if (is_k && !goes_on && !cache_begin(cache, at.stream, layer, at.row)) {
-        lose(stream, cache->why);
-        return;
-    }
-    char *staged = (char *)root->data + offset;
-    if (is_k && alone) {
-        (void)send(cache, stream, layer, at.row, count, data, NULL);
-    } else if (is_k) {
-        memcpy(staged, data, size);
-        stream->staged_first = stream->staged_end == at.row ? stream->staged_first : at.row;
-        stream->staged_end = at.row + count;
-    } else if (at.row < stream->staged_first || at.row + count > stream->staged_end) {
-        lose(stream, "values came without their keys");
-    } else {
-        staged = (char *)layer->k->data + at.stream * layer->k->nb[2] + at.row * layer->k->nb[1];
-        if (send(cache, stream, layer, at.row, count, staged, data)) {
-            uintptr_t first = ((uintptr_t)staged + 4095) / 4096 * 4096,
-                      end = ((uintptr_t)staged + count * layer->k->nb[1]) / 4096 * 4096;
-            if (end > first)
-                (void)madvise((void *)first, end - first, MADV_DONTNEED);
-        }
-    }
+    if (!whole)
+        lose(&cache->streams[at.stream], "parts of rows, or rows of a layer that no attention has read");
+    else if (unread(data, size, at.row_bytes))
+        lose(&cache->streams[at.stream], "it was saved while the cluster could not be read");
+    else
+        put_stream(cache, layer, is_k, at,
+                   cell_in(cache->shared ? root : layer->k, cache->shared ? 0 : at.stream, cell), data,
+                   count);
 }
 
 void cache_put_rows(struct cache *cache, const struct ggml_tensor *root, const void *data, size_t offset,

@@ -2,6 +2,7 @@
 #include "client/llama/cluster.h"
 
 #include <errno.h>
+#include <ggml-impl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,7 +108,20 @@ static banyan_client *connect_locked(char *why, size_t why_bytes)
                               .tls_cert = text_of("BANYAN_TLS_CERT"),
                               .tls_key = text_of("BANYAN_TLS_KEY")};
     banyan_error error;
-    if (banyan_connect(endpoint, &options, &client, &error) != BANYAN_OK) {
+    static bool waited;
+    const uint64_t soon_ns = 3000000000;
+    bool waits = !waited && all->timeout_ns > soon_ns;
+    options.connect_timeout_ns = all->timeout_ns < soon_ns ? all->timeout_ns : soon_ns;
+    banyan_code code = banyan_connect(endpoint, &options, &client, &error);
+    if (waits && (code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED)) {
+        waited = true;
+        options.connect_timeout_ns = all->timeout_ns - soon_ns;
+        GGML_LOG_WARN("banyan: no coordinator answers at %s: %s. Is BANYAN_ENDPOINT right? Waiting for "
+                      "%.0f s more (BANYAN_TIMEOUT)\n",
+                      endpoint, error.message, (double)options.connect_timeout_ns / 1e9);
+        code = banyan_connect(endpoint, &options, &client, &error);
+    }
+    if (code != BANYAN_OK) {
         snprintf(why, why_bytes, "%s: %s", endpoint, error.message);
         client = NULL;
     }
@@ -136,5 +150,25 @@ void cluster_memory(size_t *available, size_t *total)
         *available +=
             worker->capacity_bytes > worker->used_bytes ? worker->capacity_bytes - worker->used_bytes : 0;
     }
+    banyan_cluster_info_free(&info);
+}
+
+void cluster_where(char *out, size_t bytes)
+{
+    char why[512];
+    banyan_cluster_info info;
+    const struct settings *all = cluster_settings(NULL, 0);
+    banyan_client *to = cluster_client(why, sizeof why);
+    if (!to || banyan_cluster_get_info(to, &info, NULL) != BANYAN_OK) {
+        snprintf(out, bytes, "a cluster that does not answer");
+        return;
+    }
+    const char *plural = info.n_workers == 1 ? "" : "s";
+    if (all->endpoint)
+        snprintf(out, bytes, "the cluster at %s, %u worker%s", all->endpoint, info.n_workers, plural);
+    else
+        snprintf(out, bytes,
+                 "%u worker%s on this machine, which end%s with this process (no BANYAN_ENDPOINT is set)",
+                 info.n_workers, plural, info.n_workers == 1 ? "s" : "");
     banyan_cluster_info_free(&info);
 }

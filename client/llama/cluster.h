@@ -26,9 +26,13 @@ struct settings {
 // The settings, read once; NULL: one of them is wrong, and why says which. why may be NULL.
 const struct settings *cluster_settings(char *why, size_t why_bytes);
 
-// Connected at the first call, kept until the process ends; any thread. NULL: why says what to do. A later
-// call tries again.
+// Connected at the first call, kept until the process ends; any thread. An endpoint that does not answer
+// within 3 s is named in the log, then it is waited for as long as a call may take, once: what a later call
+// tries again takes 3 s. NULL: why says what to do.
 banyan_client *cluster_client(char *why, size_t why_bytes);
+
+// In words where the cache is, for people: "the cluster at tcp://…, 4 workers", "a worker on this machine".
+void cluster_where(char *out, size_t bytes);
 
 // K and V that the workers still have room for, and in all; 0, 0: not known. Connects.
 void cluster_memory(size_t *available, size_t *total);

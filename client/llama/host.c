@@ -266,8 +266,8 @@ int host_api(char *why, size_t why_bytes)
         if (wrong || (registered > 0 && registered != api)) {
             snprintf(said, sizeof said,
                      "this llama.cpp has ggml %s, whose interface for backends (number %d) libggml-banyan.so "
-                     "does not know: it knows 2 and 3, as ggml 0.20 to 0.26 have them%s%s; build the plug-in "
-                     "from newer sources of Banyan",
+                     "cannot serve: it serves 2 and 3, as ggml 0.20 to 0.26 have them%s%s; build the "
+                     "plug-in from newer sources of Banyan",
                      ggml_version(), registered ? registered : api, wrong ? "; what differs is " : "",
                      wrong ? wrong : "");
             api = 0;

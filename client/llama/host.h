@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ggml that has loaded this plug-in. It may be another one than the plug-in was compiled with: ggml numbers
-// its interface for backends, yet changes it without a new number, too. So nothing is believed: at load, each
-// function of the host that calls a backend is called with a table of probes in the backend's place, and which
-// of them answers says where the host looks for its members. Tensors that the host makes are read with the
-// structs compiled here.
+// The ggml that has loaded this plug-in. It may be another one than the plug-in was compiled with: ggml
+// numbers its interface for backends, yet changes it without a new number, too. So nothing is believed: at
+// load, each function of the host that calls a backend is called with a table of probes in the backend's
+// place, and which of them answers says where the host looks for its members. Tensors that the host makes are
+// read with the structs compiled here.
 //
 //     API   ggml            struct ggml_backend_buffer_type_i
 //     2     0.20 … 0.25     get_name alloc_buffer get_alignment get_max_size get_alloc_size is_host

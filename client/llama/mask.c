@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/llama/mask.h"
 
-enum { SEEN = 0, HIDDEN = 0xfc00 }; // float16: 0, -inf
+enum { SEEN = 0, HIDDEN = MASK_HIDDEN };
 
 static const char mixed[] = "the mask is not that of one sequence with its cells in order: cells of other "
                             "sequences are in between, or some were removed. Give --no-kv-unified, for "
@@ -49,7 +49,7 @@ static bool seen(const struct mask *mask, const uint16_t *row, uint64_t first, u
     return true;
 }
 
-static uint64_t low_of(const struct mask_seen *seen_so_far, uint64_t position)
+uint64_t mask_low(const struct mask_seen *seen_so_far, uint64_t position)
 {
     if (seen_so_far->window)
         return position + 1 > seen_so_far->window ? position + 1 - seen_so_far->window : 0;
@@ -101,7 +101,7 @@ const char *mask_read(const struct mask *mask, uint64_t first, const struct mask
     for (uint64_t i = 0; i < mask->rows; i++) {
         const uint16_t *row = mask->at + i * mask->stride;
         uint64_t position = first + i, row_end = out->block ? first + mask->rows : position + 1;
-        if (row_is(mask, row, low_of(out, position), row_end, position))
+        if (row_is(mask, row, mask_low(out, position), row_end, position))
             continue;
         // A window or a chunk that shows for the first time: what the rows before have shown must hold with
         // it, too.
@@ -113,9 +113,9 @@ const char *mask_read(const struct mask *mask, uint64_t first, const struct mask
         else
             out->window = position + 1 - low;
         for (uint64_t before = 0; before < i; before++)
-            if (low_of(out, first + before) != 0)
+            if (mask_low(out, first + before) != 0)
                 return mixed;
-        if (!row_is(mask, row, low_of(out, position), row_end, position))
+        if (!row_is(mask, row, mask_low(out, position), row_end, position))
             return mixed;
     }
     if (out->block && (out->window || out->chunk))

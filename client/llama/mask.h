@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { MASK_HIDDEN = 0xfc00 }; // -inf
+
 // One stream's part of a mask: `rows` rows of `cells` float16 each, `stride` elements from a row to the next.
 struct mask {
     const uint16_t *at;
@@ -26,6 +28,9 @@ struct mask_seen {
     uint64_t chunk;  // 0: none. Else row i sees [i - i % chunk, i]
     bool block;      // all rows see each other, later ones too
 };
+
+// The first position that a row at `position` sees.
+uint64_t mask_low(const struct mask_seen *seen, uint64_t position);
 
 // Reads the mask. `first`: where the batch was written, or UINT64_MAX: the mask says it (of a layer that
 // reads another's rows). known: the window and chunk that were seen before; what is found is compared with

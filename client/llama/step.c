@@ -6,25 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/llama/attend.h"
 #include "client/llama/buffer.h"
 #include "client/llama/cache.h"
-
-enum {
-    STREAMS_MAX = 256,
-    APPEND_BYTES =
-        1 << 20, // of an item's K and V, that a coordinator takes with a step; more is attached before
-};
-
-struct batch { // of one attention
-    struct cache *cache;
-    struct cache_layer *layer;
-    const struct ggml_tensor *op;
-    uint32_t stream, n_streams; // [stream, stream + n_streams)
-    uint64_t rows;              // of each stream
-    uint64_t first[STREAMS_MAX];
-    bool block[STREAMS_MAX];
-    bool appends;
-};
 
 static bool fail(struct cache *cache, const struct ggml_tensor *op, const char *why)
 {
@@ -35,278 +19,6 @@ static bool fail(struct cache *cache, const struct ggml_tensor *op, const char *
 static struct cache *cache_of(const struct ggml_tensor *tensor)
 {
     return tensor ? buffer_cache(tensor->view_src ? tensor->view_src : tensor) : NULL;
-}
-
-static int64_t index_at(const struct ggml_tensor *indices, uint64_t i)
-{
-    return indices->type == GGML_TYPE_I64 ? ((const int64_t *)indices->data)[i]
-                                          : ((const int32_t *)indices->data)[i];
-}
-
-// Where SET_ROWS writes the batch's rows: for each stream one cell after the other.
-static bool read_cells(struct batch *batch)
-{
-    const struct ggml_tensor *put = batch->layer->put_k, *put_v = batch->layer->put_v;
-    struct cache *cache = batch->cache;
-    if (batch->layer->v != batch->layer->k && !put_v)
-        return fail(cache, put, "keys are set without values");
-    if ((uint64_t)put->src[1]->ne[0] != batch->rows * batch->n_streams)
-        return fail(cache, put, "the rows that are set are not those that attention reads");
-    for (uint64_t i = 0; i < batch->rows * batch->n_streams; i++) {
-        int64_t cell = index_at(put->src[1], i);
-        uint64_t stream = i / batch->rows, row = i % batch->rows;
-        if (put_v && index_at(put_v->src[1], i) != cell)
-            return fail(cache, put, "a key and its value go to different cells: give -fa on");
-        if (cell < 0 || (uint64_t)cell / cache->cells != batch->stream + stream)
-            return fail(cache, put, "a row goes to the cache of another sequence: give --no-kv-unified");
-        if (row == 0)
-            batch->first[stream] = (uint64_t)cell % cache->cells;
-        else if ((uint64_t)cell % cache->cells != batch->first[stream] + row)
-            return fail(cache, put,
-                        "the batch's cells do not follow one another: give --no-kv-unified, for windows "
-                        "--swa-full, and neither "
-                        "context shift nor --cache-reuse");
-    }
-    return true;
-}
-
-static bool read_masks(struct batch *batch)
-{
-    const struct ggml_tensor *mask = batch->op->src[3];
-    struct cache *cache = batch->cache;
-    uint64_t found[STREAMS_MAX] = {0};
-    if (!mask || mask->type != GGML_TYPE_F16 || mask->ne[1] < (int64_t)batch->rows || mask->ne[2] != 1 ||
-        mask->ne[3] != (int64_t)batch->n_streams)
-        return fail(cache, batch->op, "an attention with no mask, or one for each head: not served");
-    if (cache->doubted && batch->appends && batch->first[0] == 0)
-        cache->window = cache->chunk = 0, cache->doubted = false;
-    for (uint32_t s = 0; s < batch->n_streams; s++) {
-        struct mask_seen known = {.window = cache->window, .chunk = cache->chunk}, seen;
-        struct mask part = {.at = (const uint16_t *)((const char *)mask->data + s * mask->nb[3]),
-                            .cells = (uint64_t)mask->ne[0],
-                            .rows = batch->rows,
-                            .stride = mask->nb[1] / 2,
-                            .alibi = batch->layer->max_bias > 0};
-        const char *wrong = mask_read(&part, batch->appends ? batch->first[s] : UINT64_MAX, &known, &seen);
-        cache->doubted = cache->doubted || (wrong && (known.window || known.chunk));
-        if (wrong)
-            return fail(cache, batch->op, wrong);
-        batch->block[s] = seen.block;
-        found[s] = seen.first;
-        // What one stream shows holds for those before it, too: they are read again with it.
-        bool shown = seen.window != known.window || seen.chunk != known.chunk;
-        cache->window = seen.window;
-        cache->chunk = seen.chunk;
-        if (shown && s > 0)
-            s = UINT32_MAX; // from 0 on
-    }
-    memcpy(batch->first, found, sizeof found);
-    return true;
-}
-
-// The stream's queries, [rows][heads][dim] float32: where they lie so already, themselves.
-static const float *queries(struct batch *batch, uint32_t stream)
-{
-    const struct ggml_tensor *q = batch->op->src[0];
-    const char *from = (const char *)q->data + stream * q->nb[3];
-    size_t row = (size_t)q->ne[0] * sizeof(float);
-    uint64_t heads = (uint64_t)q->ne[2];
-    if ((q->nb[2] == row || heads == 1) && (q->nb[1] == row * heads || batch->rows == 1))
-        return (const float *)from;
-    char *out = (char *)batch->cache->q.at + stream * batch->rows * heads * row;
-    for (uint64_t i = 0; i < batch->rows; i++)
-        for (uint64_t h = 0; h < heads; h++)
-            memcpy(out + (i * heads + h) * row, from + i * q->nb[1] + h * q->nb[2], row);
-    return (const float *)out;
-}
-
-struct sent {
-    const void *k, *v;
-    const float *k_scale, *v_scale;
-    size_t k_row, v_row;
-};
-
-static bool make_rows(struct batch *batch, struct sent *out)
-{
-    struct cache *cache = batch->cache;
-    const struct cache_layer *layer = batch->layer;
-    banyan_kv_type held = cache_held(cache);
-    const struct ggml_tensor *k = layer->put_k->src[0],
-                             *v = layer->v == layer->k ? NULL : layer->put_v->src[0];
-    uint64_t rows = batch->rows * batch->n_streams;
-    *out = (struct sent){.k_row = rows_bytes(held, (uint64_t)layer->kv_heads * layer->k_dim),
-                         .v_row = rows_bytes(held, (uint64_t)layer->kv_heads * layer->v_dim)};
-    if (!rows_make(k->data, k->nb[1], k->type, rows, layer->kv_heads, layer->k_dim, layer->k->type, held,
-                   &cache->k, &cache->k_scale, &out->k, &out->k_scale) ||
-        (v && !rows_make(v->data, v->nb[1], v->type, rows, layer->kv_heads, layer->v_dim, layer->v->type,
-                         held, &cache->v, &cache->v_scale, &out->v, &out->v_scale)))
-        return fail(cache, batch->op, "no memory");
-    return true;
-}
-
-// Attaches and commits `count` rows from row `row` of what was made at [first, first + count) of the stream.
-static bool attach_rows(struct batch *batch, const struct sent *sent, uint32_t number, uint64_t row,
-                        uint64_t first, uint64_t count)
-{
-    struct cache *cache = batch->cache;
-    struct cache_stream *stream = &cache->streams[number];
-    uint32_t heads = batch->layer->kv_heads, at = (uint32_t)(batch->layer - cache->layers);
-    const void *k = (const char *)sent->k + row * sent->k_row,
-               *v = sent->v ? (const char *)sent->v + row * sent->v_row : NULL;
-    banyan_error error;
-    banyan_code code =
-        sent->k_scale
-            ? banyan_attach_scaled(stream->session, at, first, count, k, sent->k_scale + row * heads, v,
-                                   sent->v_scale ? sent->v_scale + row * heads : NULL, &error)
-            : banyan_attach(stream->session, at, first, count, k, v, &error);
-    if (code == BANYAN_OK)
-        code = banyan_commit(stream->session, at, first, count, &error);
-    stream->changes++;
-    if (code == BANYAN_OK) {
-        stream->lengths[at] = first + count;
-        return true;
-    }
-    cache_doubt(cache, number, code);
-    cache_say(cache->why, "%s: sequence %u: %s: %s", batch->op->name, number, banyan_code_name(code),
-              error.message);
-    return false;
-}
-
-static void fill_items(struct batch *batch, const struct sent *sent, banyan_item *items, banyan_error *errors)
-{
-    const struct cache_layer *layer = batch->layer;
-    for (uint32_t s = 0; s < batch->n_streams; s++) {
-        uint64_t row = s * batch->rows;
-        items[s] = (banyan_item){.session = batch->cache->streams[batch->stream + s].session,
-                                 .layer = (uint32_t)(layer - batch->cache->layers),
-                                 .first = batch->first[s],
-                                 .rows = (uint32_t)batch->rows,
-                                 .q = queries(batch, s),
-                                 .o = (float *)((char *)batch->op->data + s * batch->op->nb[3]),
-                                 .block_first = batch->block[s] ? batch->first[s] : 0,
-                                 .block_count = batch->block[s] ? batch->rows : 0,
-                                 .error = &errors[s]};
-        if (!batch->appends)
-            continue;
-        items[s].k = (const char *)sent->k + row * sent->k_row;
-        items[s].v = sent->v ? (const char *)sent->v + row * sent->v_row : NULL;
-        items[s].k_scale = sent->k_scale ? sent->k_scale + row * layer->kv_heads : NULL;
-        items[s].v_scale = sent->v_scale ? sent->v_scale + row * layer->kv_heads : NULL;
-    }
-}
-
-static bool send(struct batch *batch)
-{
-    struct cache *cache = batch->cache;
-    const struct ggml_tensor *q = batch->op->src[0];
-    banyan_item *items = calloc(batch->n_streams, sizeof *items);
-    banyan_error *errors = calloc(batch->n_streams, sizeof *errors), error;
-    struct sent sent = {0};
-    bool done = items && errors &&
-                rows_room(&cache->q, (size_t)q->ne[0] * q->ne[1] * q->ne[2] * q->ne[3] * sizeof(float)) &&
-                (!batch->appends || make_rows(batch, &sent));
-    if (!done) {
-        fail(cache, batch->op, "no memory");
-    } else {
-        banyan_client *client = cluster_client(cache->why, sizeof cache->why);
-        for (uint32_t s = 0; done && batch->appends && s < batch->n_streams; s++)
-            if (batch->rows * (sent.k_row + sent.v_row) > APPEND_BYTES)
-                done = attach_rows(batch, &sent, batch->stream + s, s * batch->rows, batch->first[s],
-                                   batch->rows);
-        if (!done) {
-            free(items);
-            free(errors);
-            return false;
-        }
-        batch->appends = batch->appends && batch->rows * (sent.k_row + sent.v_row) <= APPEND_BYTES;
-        fill_items(batch, &sent, items, errors);
-        banyan_code code =
-            client ? banyan_attend(client, items, batch->n_streams, 0, NULL, &error) : BANYAN_UNAVAILABLE;
-        for (uint32_t s = 0; s < batch->n_streams; s++) {
-            struct cache_stream *stream = &cache->streams[batch->stream + s];
-            banyan_code of_item = code == BANYAN_OK ? items[s].code : code;
-            stream->changes++;
-            if (of_item == BANYAN_OK) {
-                stream->lengths[batch->layer - cache->layers] = items[s].length;
-                continue;
-            }
-            cache_doubt(cache, batch->stream + s, of_item);
-            const banyan_error *why = code == BANYAN_OK ? &errors[s] : &error;
-            if (client && done)
-                cache_say(cache->why, "%s: sequence %u: %s: %s", batch->op->name, batch->stream + s,
-                          banyan_code_name(of_item), why->message);
-            done = false;
-        }
-    }
-    free(items);
-    free(errors);
-    return done;
-}
-
-static bool attend(struct cache *cache, const struct ggml_tensor *op)
-{
-    const struct ggml_tensor *k = cache_source(op->src[1]), *q = op->src[0];
-    struct cache_layer *layer = cache_layer_of(cache, k->view_src ? k->view_src : k);
-    struct batch batch = {.cache = cache,
-                          .layer = layer,
-                          .op = op,
-                          .n_streams = (uint32_t)k->ne[3],
-                          .rows = (uint64_t)q->ne[1]};
-    if (!layer)
-        return fail(cache, op,
-                    cache->why[0] ? cache->why
-                                  : "an attention over a cache that was not shown before it is computed");
-    batch.stream = (uint32_t)(k->view_offs / layer->k->nb[2]);
-    batch.appends = layer->put_k != NULL;
-    if (batch.n_streams > STREAMS_MAX || batch.n_streams != (uint64_t)q->ne[3] ||
-        batch.stream + batch.n_streams > cache->n_streams)
-        return fail(
-            cache, op,
-            "more than 256 sequences in a batch, or another number of them in the queries: not served");
-    if (q->type != GGML_TYPE_F32 || op->type != GGML_TYPE_F32 || q->nb[0] != sizeof(float) ||
-        !ggml_is_contiguous(op))
-        return fail(cache, op, "queries or answers that are not float32, or are not contiguous: not served");
-    if (batch.appends && !read_cells(&batch))
-        return false;
-    if (!read_masks(&batch))
-        return false;
-    for (uint32_t s = 0; s < batch.n_streams; s++)
-        if (batch.appends ? !cache_begin(cache, batch.stream + s, layer, batch.first[s])
-                          : !cache_look(cache, batch.stream + s, layer, batch.first[s] + batch.rows))
-            return false;
-    bool sent = send(&batch);
-    layer->put_k = layer->put_v = NULL;
-    return sent;
-}
-
-// Keys and values that no attention of this part reads: they are appended for themselves.
-static bool append_alone(struct cache *cache, struct cache_layer *layer)
-{
-    const struct ggml_tensor *indices = layer->put_k->src[1];
-    struct batch batch = {.cache = cache, .layer = layer, .op = layer->put_k, .appends = true};
-    uint64_t total = (uint64_t)indices->ne[0], done = 0;
-    struct sent sent;
-    if (layer->v != layer->k && !layer->put_v)
-        return fail(cache, batch.op, "keys are set without values");
-    batch.n_streams = 1;
-    batch.rows = total;
-    if (!make_rows(&batch, &sent))
-        return false;
-    while (done < total) {
-        uint64_t cell = (uint64_t)index_at(indices, done), first = cell % cache->cells, count = 1;
-        uint32_t stream = (uint32_t)(cell / cache->cells);
-        while (done + count < total && (uint64_t)index_at(indices, done + count) == cell + count &&
-               first + count < cache->cells)
-            count++;
-        if (stream >= cache->n_streams)
-            return fail(cache, batch.op, "a row goes beyond the cache's end");
-        if (!cache_begin(cache, stream, layer, first))
-            return false;
-        if (!attach_rows(&batch, &sent, stream, done, first, count))
-            return false;
-        done += count;
-    }
-    return true;
 }
 
 static bool put(struct cache *cache, const struct ggml_tensor *op)
@@ -325,6 +37,19 @@ static bool put(struct cache *cache, const struct ggml_tensor *op)
     return true;
 }
 
+// Whether a shift by so much turns keys of the sequence. NULL, or a tensor of another shape: it may.
+static bool is_turned(const struct cache *cache, uint32_t stream, const struct ggml_tensor *by)
+{
+    uint64_t streams = cache->shared ? 1 : cache->n_streams;
+    if (!by || by->type != GGML_TYPE_I32 || (uint64_t)ggml_nelements(by) != cache->cells * streams)
+        return true;
+    const int32_t *turn = (const int32_t *)by->data + (cache->shared ? 0 : stream * cache->cells);
+    for (uint64_t i = 0; i < cache->cells; i++)
+        if (turn[i] != 0 && (!cache->shared || cache->shared->lists[stream].at[i] != CELLS_NONE))
+            return true;
+    return false;
+}
+
 // llama.cpp turns keys in place (a K-shift), which sessions cannot follow. It does so again before each batch
 // until it has succeeded, so this succeeds; the streams that are turned cannot be used until their cell 0 is
 // written again. Of a quantised cache a shift begins with a copy in float32 and ends with one back, and
@@ -335,12 +60,8 @@ static bool shift(struct cache *cache, const struct ggml_tensor *op)
         "llama.cpp shifted the context (K-shift), which rows in a cluster cannot follow: give "
         "--no-context-shift, no --cache-reuse and no self-extend";
     const struct ggml_tensor *by = op->op == GGML_OP_ROPE ? op->src[1] : NULL;
-    bool all =
-        !by || by->type != GGML_TYPE_I32 || (uint64_t)ggml_nelements(by) != cache->cells * cache->n_streams;
     for (uint32_t i = 0; i < cache->n_streams; i++) {
-        bool turned = all;
-        for (uint64_t j = 0; !turned && j < cache->cells; j++)
-            turned = ((const int32_t *)by->data)[i * cache->cells + j] != 0;
+        bool turned = is_turned(cache, i, by);
         struct cache_stream *stream = &cache->streams[i];
         if (!turned || !stream->session || strcmp(stream->lost, why) == 0)
             continue;
@@ -423,7 +144,7 @@ static bool compute(struct cache *cache, struct ggml_cgraph *graph, const struct
     if (is_unmade(graph, op))
         return true;
     if (op->op == GGML_OP_FLASH_ATTN_EXT && cache_of(cache_source(op->src[1])) == cache)
-        return cache_learn_locked(cache, op) && attend(cache, op);
+        return cache_learn_locked(cache, op) && attend_compute(cache, op);
     return other(cache, op);
 }
 
@@ -433,7 +154,7 @@ static bool flush(struct cache *cache)
     for (uint32_t i = 0; i < cache->n_layers; i++) {
         struct cache_layer *layer = &cache->layers[i];
         if (done && layer->put_k)
-            done = append_alone(cache, layer);
+            done = attend_append(cache, layer);
         layer->put_k = layer->put_v = NULL;
     }
     return done;

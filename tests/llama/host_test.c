@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plug-in in hosts whose interface is another one: this program's functions stand before ggml's own, and in
-// each case one of them does as another ggml might. What is not known is refused at load, with the difference.
+// The plug-in in hosts whose interface is another one: this program's functions stand before ggml's own, and
+// in each case one of them does as another ggml might. What is different is refused at load, with its name.
 //     llama_host_test PLUGIN
 #include <dlfcn.h>
 #include <setjmp.h>

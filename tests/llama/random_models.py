@@ -42,8 +42,9 @@ def _bytes_as_letters() -> list[str]:
 
 
 def _add_tokenizer(file: gguf.GGUFWriter) -> None:
-    """A token a byte; what is left of the vocabulary are pairs that no text has."""
-    letters = _bytes_as_letters()
+    """A token a byte of ASCII; what is left of the vocabulary are words that no text has. Any tokens make a
+    valid text: newer llama-servers answer others with an error."""
+    letters = _bytes_as_letters()[:128]
     tokens = letters + [f"<{i}>" for i in range(len(letters), VOCAB)]
     file.add_tokenizer_model("gpt2")
     file.add_tokenizer_pre("gpt-2")

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -203,13 +204,13 @@ def killed_in_the_middle(server: Server, plain: Plain, cluster: Cluster) -> None
     again_right(server, plain, "after a kill in the middle")
 
 
-def all_of_one_server(family: str, *arguments: str, faults: bool, states: bool = True) -> None:
+def all_of_one_server(family: str, *arguments: str, faults: bool, states: bool = True, unified: bool = False) -> None:
     with tempfile.TemporaryDirectory() as kept:
         plain, cluster = Plain(family), Cluster(OPTIONS.programs)
         server = None
         try:
             server = Server(
-                OPTIONS.server, model(family), "-c", "8192", "-np", "4", "--no-kv-unified", "--slot-save-path", kept, *arguments,
+                OPTIONS.server, model(family), "-c", "8192", "-np", "4", "--kv-unified" if unified else "--no-kv-unified", "--slot-save-path", kept, *arguments,
                 plugin=OPTIONS.plugin, endpoint=cluster.endpoint, BANYAN_TIMEOUT="10",
             )  # fmt: skip
             for part in (slots, given_up, shared_beginning, *((saved, prompt_cache) if states else ())):
@@ -240,21 +241,50 @@ def check_server_prompt_cache() -> None:
 
 
 def check_server_unified() -> None:
-    """Without --no-kv-unified requests at once are refused with the flag's name; the server goes on."""
-    cluster = Cluster(OPTIONS.programs, 1)
+    """llama-server's default: slots share the cells of one cache."""
+    all_of_one_server("llama", "--cache-ram", "0", faults=True, unified=True)
+    all_of_one_server("gemma2", "--cache-ram", "0", faults=False, states=False, unified=True)
+
+
+def check_server_defaults() -> None:
+    """No flag but those that put the cache into the cluster: four slots, unified, the server's own prompt
+    cache."""
+    plain, cluster = Plain("llama"), Cluster(OPTIONS.programs)
     server = None
     try:
-        server = Server(OPTIONS.server, model("llama"), "-c", "8192", "-np", "4", "--kv-unified", plugin=OPTIONS.plugin, endpoint=cluster.endpoint)
-        threads = [threading.Thread(target=server.complete, args=(text_of(topic), 40)) for topic in TOPICS[:4]]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert server.alive() and "--no-kv-unified" in server.log(), server.log()[-3000:]
+        server = Server(OPTIONS.server, model("llama"), "-c", "8192", plugin=OPTIONS.plugin, endpoint=cluster.endpoint)
+        for part in (slots, given_up, prompt_cache):
+            print(f"  {part.__name__}", flush=True)
+            part(server, plain)
+        said = re.findall(r"banyan: keys and values of .*", server.log())
+        assert len(said) == 1 and cluster.endpoint in said[0] and "3 workers" in said[0] and "for all sequences" in said[0], said
+        server.close()
+        server = None
+        assert cluster.sessions() == 0, "sessions were left in the cluster"
     finally:
         if server:
             server.close()
         cluster.close()
+        plain.close()
+
+
+def check_server_unreachable() -> None:
+    """An endpoint where nothing is: named within seconds, and the server ends when BANYAN_TIMEOUT is over."""
+    with tempfile.NamedTemporaryFile("w+") as log:
+        command = [OPTIONS.server, "-m", model("llama"), "--port", "1", "-dev", "Banyan0", "-ngl", "99"]
+        environment = {"GGML_BACKEND_PATH": str(OPTIONS.plugin), "BANYAN_ENDPOINT": "tcp://127.0.0.1:9", "BANYAN_TIMEOUT": "12"}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **environment})
+        begin = time.monotonic()
+        while "no coordinator answers at tcp://127.0.0.1:9" not in Path(log.name).read_text() and time.monotonic() < begin + 8:
+            time.sleep(0.05)
+        took = time.monotonic() - begin
+        print(f"  named after {took:.1f} s")
+        try:
+            assert took < 7, Path(log.name).read_text()[-2000:]  # 3 s, on a busy machine
+            assert process.wait(60) != 0
+        finally:
+            process.kill()
+            process.wait()
 
 
 def perplexity(family: str, *arguments: str, **environment: str) -> float:
@@ -285,7 +315,7 @@ def check_perplexity() -> None:
         assert abs(ours / plain - 1) < 2e-3
 
 
-CHECKS = {"perplexity": check_perplexity, "server": check_server, "prompt_cache": check_server_prompt_cache, "unified": check_server_unified}
+CHECKS = {"perplexity": check_perplexity, "server": check_server, "prompt_cache": check_server_prompt_cache, "unified": check_server_unified, "defaults": check_server_defaults, "unreachable": check_server_unreachable}
 
 
 def main() -> int:
