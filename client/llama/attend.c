@@ -485,7 +485,8 @@ static bool send(struct batch *batch)
     return done;
 }
 
-// ---- an attention, an append --------------------------------------------------------------------------------
+// ---- an attention, an append
+// --------------------------------------------------------------------------------
 
 static bool is_served(struct batch *batch)
 {

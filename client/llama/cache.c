@@ -664,6 +664,35 @@ static void fork_to(struct cache *cache, uint32_t from, uint32_t to, uint64_t le
     stream->chunk = origin->chunk;
 }
 
+bool cache_fork_of(struct cache *cache, uint32_t number, banyan_session *origin, uint64_t length)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    const struct settings *settings = cluster_settings(NULL, 0);
+    banyan_error error;
+    char name[128];
+    drop_session(stream, true);
+    stream->lost[0] = '\0';
+    if (!take_lengths(stream, cache->n_layers)) {
+        cache_say(cache->why, "no memory");
+        return false;
+    }
+    cache_keep_from_now(settings);
+    name_of(cache, number, name);
+    banyan_code code = banyan_session_pin(origin, length, settings->ttl_ns, name, &stream->session, &error);
+    if (code == BANYAN_ALREADY_EXISTS)
+        code = banyan_session_pin(origin, length, settings->ttl_ns, NULL, &stream->session, &error);
+    if (code != BANYAN_OK) {
+        cache_say(cache->why, "sequence %u: it cannot be taken up again: %s", number, error.message);
+        return false;
+    }
+    for (uint32_t i = 0; i < stream->layers; i++)
+        stream->lengths[i] = length;
+    stream->window = cache->window;
+    stream->chunk = cache->chunk;
+    stream->changes++;
+    return true;
+}
+
 static void copy(struct cache *cache, uint32_t from, uint32_t to)
 {
     struct cache_stream *origin = &cache->streams[from], *stream = &cache->streams[to];

@@ -53,6 +53,9 @@ struct cache_stream {
     uint32_t copied_from;   // by the last copy, and what both had counted then
     uint64_t copied_changes, changes_after;
     uint64_t staged_first, staged_end; // rows of K that wait for their V (cache_put_rows)
+    unsigned char kept[16];            // what a saved state calls it (cache_kept.h), and where it is kept
+    uint64_t kept_changes;             // `changes` + 1 when that was made; 0: it was not
+    bool from_kept;                    // a state that is being restored is one of names
 };
 
 struct cache {
@@ -108,6 +111,9 @@ bool cache_follow(struct cache *cache);
 // The session of a list that cells_collect has made: rows of other sessions are copied. The caller has
 // locked. false: cache->why, and the list is of length 0.
 bool cache_collect(struct cache *cache, uint32_t number);
+// The first `length` rows of a session that is not a stream's, as the stream's, which lives as all do. The
+// caller has locked. false: cache->why.
+bool cache_fork_of(struct cache *cache, uint32_t stream, banyan_session *origin, uint64_t length);
 // As many streams as cache->shared has lists. The caller has locked. false: cache->why, no memory.
 bool cache_room(struct cache *cache);
 // Asks what the cluster has of the stream's session, where a call has failed. The caller has locked. false:

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "client/llama/cache.h"
+#include "client/llama/cache_kept.h"
 
 enum {
     PIECE_BYTES = 8 << 20,
@@ -52,6 +53,27 @@ static bool read_piece(struct cache *cache, uint32_t number, const struct cache_
                                 held, out);
 }
 
+// Where rows are, in the place of rows.
+static bool get_names(struct cache *cache, const struct cache_layer *layer, struct place at, char *out,
+                      size_t size)
+{
+    struct cache_stream *stream = &cache->streams[at.stream];
+    if (!cache_kept_make(cache, at.stream))
+        return false;
+    struct cache_kept row = {.position = at.row,
+                             .ordered = !cache->shared || cache->shared->lists[at.stream].ordered};
+    memcpy(row.id, stream->kept, sizeof row.id);
+    for (; size > 0; size -= at.row_bytes, out += at.row_bytes, row.position++) {
+        if (row.position < stream->lengths[layer - cache->layers]) {
+            cache_kept_write(&row, out, at.row_bytes);
+        } else if (cache->shared) {
+            cache_say(cache->why, "sequence %u: a row for a state is not in the cluster", at.stream);
+            return false;
+        }
+    }
+    return true;
+}
+
 // Bytes of rows of a stream, from position at.row on.
 static bool get_stream(struct cache *cache, const struct cache_layer *layer, bool is_k, struct place at,
                        char *out, size_t size)
@@ -67,6 +89,8 @@ static bool get_stream(struct cache *cache, const struct cache_layer *layer, boo
     }
     if (!stream->session)
         return true; // llama.cpp reads cells that it has filled
+    if (cache_kept_wanted(cache) && at.skip == 0 && size % at.row_bytes == 0)
+        return get_names(cache, layer, at, out, size);
     uint64_t length = stream->lengths[layer - cache->layers], piece = PIECE_BYTES / at.row_bytes + 1;
     char *rows = malloc(piece * at.row_bytes);
     bool done = rows != NULL;
@@ -279,7 +303,8 @@ static void put_stream(struct cache *cache, struct cache_layer *layer, bool is_k
 }
 
 // Where sequences share their cells, a state becomes a new one: its keys of the first layer name its cells.
-static bool restore_list(struct cache *cache, bool names_cells, struct place at, uint64_t count)
+static bool restore_list(struct cache *cache, bool names_cells, bool has_names, struct place at,
+                         uint64_t count)
 {
     struct cells *shared = cache->shared;
     if (names_cells) {
@@ -291,13 +316,48 @@ static bool restore_list(struct cache *cache, bool names_cells, struct place at,
         }
         if (cache->restored == CELLS_NONE || !cache_room(cache))
             return false;
-        if (!goes_on)
-            cache->streams[cache->restored].staged_first = cache->streams[cache->restored].staged_end = 0;
-        if (!cells_append(shared, cache->restored, (uint32_t)at.row, (uint32_t)count))
+        struct cache_stream *stream = &cache->streams[cache->restored];
+        if (!goes_on) {
+            stream->staged_first = stream->staged_end = 0;
+            stream->from_kept = false;
+            stream->lost[0] = '\0';
+        }
+        if (!has_names && !cells_append(shared, cache->restored, (uint32_t)at.row, (uint32_t)count))
             return false;
     }
     cache->restoring = names_cells;
-    return cache->restored != CELLS_NONE && shared->lists[cache->restored].at[at.row] != CELLS_NONE;
+    return cache->restored != CELLS_NONE &&
+           (has_names || shared->lists[cache->restored].at[at.row] != CELLS_NONE);
+}
+
+// A state of names. The first layer's keys take up the session that they name; all others name the same.
+static void put_names(struct cache *cache, bool begins, uint32_t number, uint64_t cell, const char *data,
+                      size_t row_bytes, uint64_t count)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    struct cache_kept row;
+    for (uint64_t i = 0; i < count && !stream->lost[0]; i++) {
+        if (!cache_kept_read(data + i * row_bytes, row_bytes, &row)) {
+            lose(stream, "it has rows, and names of rows");
+            return;
+        }
+        if (begins && !stream->from_kept) {
+            if (!cache_kept_open(cache, number, &row)) {
+                lose(stream, cache->why);
+                return;
+            }
+            stream->from_kept = true;
+            memcpy(stream->kept, row.id, sizeof row.id);
+        }
+        const struct cells_list *list = cache->shared ? &cache->shared->lists[number] : NULL;
+        if (begins && list &&
+            !cells_place(cache->shared, number, (uint32_t)row.position, (uint32_t)(cell + i), row.ordered))
+            lose(stream, "no memory");
+        uint64_t position = list ? cache->shared->lists[number].at[cell + i] : cell + i;
+        if (!stream->from_kept || memcmp(stream->kept, row.id, sizeof row.id) != 0 ||
+            row.position != position || position >= stream->lengths[0])
+            lose(stream, "it names other rows than those that it began with");
+    }
 }
 
 static void put(struct cache *cache, const struct ggml_tensor *root, const char *data, size_t offset,
@@ -308,11 +368,17 @@ static void put(struct cache *cache, const struct ggml_tensor *root, const char 
     uint64_t count = size / at.row_bytes;
     bool is_k = layer && root == layer->k, whole = layer && !at.skip && size % at.row_bytes == 0;
     uint64_t cell = at.row;
+    bool begins = whole && is_k && layer == cache->layers;
+    struct cache_kept first;
+    bool names = whole && count > 0 && cache_kept_read(data, at.row_bytes, &first);
     if (cache->shared) {
-        if (!restore_list(cache, whole && is_k && layer == cache->layers, at, count))
+        if (!restore_list(cache, begins, names, at, count))
             return; // the mask will show cells that no sequence has
         at.stream = cache->restored;
         at.row = cache->shared->lists[cache->restored].at[cell];
+    } else if (begins && at.row == 0 && at.stream < cache->n_streams) {
+        cache->streams[at.stream].from_kept = false;
+        cache->streams[at.stream].lost[0] = '\0';
     }
     if (at.stream >= cache->n_streams)
         return;
@@ -320,6 +386,8 @@ static void put(struct cache *cache, const struct ggml_tensor *root, const char 
         lose(&cache->streams[at.stream], "parts of rows, or rows of a layer that no attention has read");
     else if (unread(data, size, at.row_bytes))
         lose(&cache->streams[at.stream], "it was saved while the cluster could not be read");
+    else if (names)
+        put_names(cache, begins, at.stream, cell, data, at.row_bytes, count);
     else
         put_stream(cache, layer, is_k, at,
                    cell_in(cache->shared ? root : layer->k, cache->shared ? 0 : at.stream, cell), data,

@@ -132,6 +132,15 @@ bool cells_append(struct cells *cells, uint32_t list, uint32_t first, uint32_t c
     return true;
 }
 
+bool cells_place(struct cells *cells, uint32_t list, uint32_t position, uint32_t cell, bool ordered)
+{
+    if (cell >= cells->cells || !room(&cells->lists[list], (uint64_t)position + 1))
+        return false;
+    cells->lists[list].ordered = ordered;
+    put(cells, list, position, cell);
+    return true;
+}
+
 uint32_t cells_find(const struct cells *cells, uint32_t cell, uint32_t most, uint32_t except, uint32_t *run)
 {
     for (uint32_t i = 0; i < cells->n_lists; i++) {
@@ -306,7 +315,8 @@ static struct cells_part *add_part(struct cells *cells)
     return &cells->parts[cells->n_parts];
 }
 
-// The plan's part whose last row the row sees, the latest of its list; n_parts: none. More than one: *several.
+// The plan's part whose last row the row sees, the latest of its list; n_parts: none. More than one:
+// *several.
 static uint32_t goes_on(const struct cells *cells, const struct mask *mask, uint32_t i, bool *several)
 {
     const uint16_t *row = mask->at + i * mask->stride;

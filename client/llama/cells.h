@@ -84,14 +84,17 @@ const char *cells_gather(struct cells *cells, const struct cells_part *part, con
 // Whether the list's cells up to the part's end are cells 0, 1, 2, …: the mask is in its order.
 bool cells_in_order(const struct cells *cells, const struct cells_part *part);
 
-// Takes the plan over: lists grow by the batch's cells, which no other list has afterwards. Those which cannot
-// be continued any more become shorter, or of length 0. false: no memory, and lists are as they were.
+// Takes the plan over: lists grow by the batch's cells, which no other list has afterwards. Those which
+// cannot be continued any more become shorter, or of length 0. false: no memory, and lists are as they were.
 bool cells_apply(struct cells *cells, bool windowed);
 
 // A new list, as a restored state makes it, or for what the caller knows. CELLS_NONE: no memory.
 uint32_t cells_new(struct cells *cells);
 // Cells [first, first + count) are the next positions of a list, and no other one's.
 bool cells_append(struct cells *cells, uint32_t list, uint32_t first, uint32_t count);
+// Cell `cell` is the list's position `position`, and no other one's. ordered: the list's positions are in the
+// order in which rows were written.
+bool cells_place(struct cells *cells, uint32_t list, uint32_t position, uint32_t cell, bool ordered);
 // The list keeps its first `length` positions.
 void cells_cut(struct cells *cells, uint32_t list, uint32_t length);
 // The list that has the cell, if several, any of them but `except`, and how many cells from it on have

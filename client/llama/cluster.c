@@ -39,6 +39,28 @@ static bool number(const char *name, double scale, double most, double otherwise
     return true;
 }
 
+// A time: seconds, or a number of m, h or d. false: it is none.
+static bool duration(const char *name, uint64_t *out_ns, char *why, size_t why_bytes)
+{
+    const char *text = getenv(name);
+    char *end;
+    *out_ns = 0;
+    if (!text || !*text)
+        return true;
+    errno = 0;
+    double value = strtod(text, &end);
+    double unit = *end == 'm' ? 60 : *end == 'h' ? 3600 : *end == 'd' ? 86400 : 1;
+    end += *end == 's' || unit > 1;
+    if (errno || *end || !(value >= 0) || value * unit > 1e8 || (value > 0 && value * unit < 60)) {
+        if (why)
+            snprintf(why, why_bytes, "%s=%s: 0, or a time from 60s to 1000d is expected, such as 12h", name,
+                     text);
+        return false;
+    }
+    *out_ns = (uint64_t)(value * unit * 1e9);
+    return true;
+}
+
 static const char *text_of(const char *name)
 {
     const char *text = getenv(name);
@@ -48,12 +70,14 @@ static const char *text_of(const char *name)
 static bool read_settings(char *why, size_t why_bytes)
 {
     double local, threads, ttl, timeout, replicas;
+    uint64_t keep_ns;
     const char *q8 = text_of("BANYAN_Q8");
     if (!number("BANYAN_LOCAL", 1, 64, 0, &local, why, why_bytes) ||
         !number("BANYAN_LOCAL_THREADS", 1, 1024, 0, &threads, why, why_bytes) ||
         !number("BANYAN_TTL", 1e9, 1e17, 600e9, &ttl, why, why_bytes) ||
         !number("BANYAN_TIMEOUT", 1e9, 1e14, 120e9, &timeout, why, why_bytes) ||
-        !number("BANYAN_REPLICAS", 1, 3, 0, &replicas, why, why_bytes))
+        !number("BANYAN_REPLICAS", 1, 3, 0, &replicas, why, why_bytes) ||
+        !duration("BANYAN_KEEP", &keep_ns, why, why_bytes))
         return false;
     if (ttl < 60e9) {
         if (why)
@@ -74,6 +98,7 @@ static bool read_settings(char *why, size_t why_bytes)
                           .ttl_ns = (uint64_t)ttl,
                           .timeout_ns = timeout > 0 ? (uint64_t)timeout : 1,
                           .replicas = (unsigned)replicas,
+                          .keep_ns = keep_ns,
                           .q8_as_int8 = q8 && strcmp(q8, "int8") == 0};
     if (settings.endpoint && local > 0) {
         if (why)

@@ -20,7 +20,9 @@ struct settings {
     uint64_t ttl_ns;     // BANYAN_TTL seconds: so long after the end of this process its sessions are kept
     uint64_t timeout_ns; // BANYAN_TIMEOUT seconds, of each call
     unsigned replicas;   // BANYAN_REPLICAS
-    bool q8_as_int8;     // BANYAN_Q8=int8
+    uint64_t
+        keep_ns; // BANYAN_KEEP: so long the rows of a saved state stay in the cluster; 0: a state has them
+    bool q8_as_int8; // BANYAN_Q8=int8
 };
 
 // The settings, read once; NULL: one of them is wrong, and why says which. why may be NULL.

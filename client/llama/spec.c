@@ -116,3 +116,43 @@ banyan_code spec_create(struct cache *cache, banyan_client *client, const char *
     free(making.layer_kind);
     return code;
 }
+
+static banyan_kind kind_in(const banyan_spec *spec, uint32_t layer)
+{
+    if (spec->n_kinds > 0)
+        return spec->kinds[spec->layer_kind ? spec->layer_kind[layer] : 0];
+    return (banyan_kind){.q_heads = spec->q_heads,
+                         .kv_heads = spec->kv_heads,
+                         .k_dim = spec->k_dim,
+                         .v_dim = spec->v_dim,
+                         .scale = spec->scale,
+                         .soft_cap = spec->soft_cap,
+                         .window = spec->window};
+}
+
+bool spec_is(struct cache *cache, const banyan_spec *spec)
+{
+    bool same = spec->layers == cache->n_layers && spec->kv_type == cache_held(cache);
+    uint64_t window = 0, chunk = 0;
+    for (uint32_t i = 0; same && i < cache->n_layers; i++) {
+        const struct cache_layer *layer = &cache->layers[i];
+        banyan_kind kind = kind_in(spec, i);
+        same = kind.q_heads == layer->q_heads && kind.kv_heads == layer->kv_heads &&
+               kind.k_dim == layer->k_dim && kind.v_dim == layer->v_dim && kind.scale == layer->scale &&
+               kind.soft_cap == layer->soft_cap;
+        window = kind.window;
+        chunk = kind.mask_chunk;
+    }
+    if (!same) {
+        cache_say(cache->why, "the state is of another model, or of another type of keys and values");
+        return false;
+    }
+    if (cache->window == 0 && cache->chunk == 0) {
+        cache->window = window;
+        cache->chunk = chunk;
+    }
+    if (cache->window == window && cache->chunk == chunk)
+        return true;
+    cache_say(cache->why, "the state is of a model with another window");
+    return false;
+}

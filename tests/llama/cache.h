@@ -128,7 +128,7 @@ void cache_state_get(const struct cache *cache, int stream, int from, int to, vo
 // from.
 void cache_state_set(struct cache *cache, int stream, int from, int to, const void *state,
                      const struct cache *of, int of_stream);
-// Whether a state has what the cache should hold there.
+// Whether a state has what the cache should hold there. true of a state of names (BANYAN_KEEP).
 bool cache_state_equal(const struct cache *cache, int stream, int from, int to, const void *state);
 
 // K-shift: rotates K of all cells in place, as after a context shift.

@@ -243,7 +243,16 @@ def check_server_prompt_cache() -> None:
 def check_server_unified() -> None:
     """llama-server's default: slots share the cells of one cache."""
     all_of_one_server("llama", "--cache-ram", "0", faults=True, unified=True)
-    all_of_one_server("gemma2", "--cache-ram", "0", faults=False, states=False, unified=True)
+    # With windows llama.cpp gives cells away that a reused beginning needs again: such requests may be
+    # refused.
+    plain, cluster = Plain("gemma2"), Cluster(OPTIONS.programs)
+    server = Server(OPTIONS.server, model("gemma2"), "-c", "8192", "-np", "4", "--kv-unified", "--cache-ram", "0", plugin=OPTIONS.plugin, endpoint=cluster.endpoint)
+    try:
+        at_once(server, plain, [text_of(topic, 40 + 20 * i) for i, topic in enumerate(TOPICS[:4])], "a model with windows")
+    finally:
+        server.close()
+        cluster.close()
+        plain.close()
 
 
 def check_server_defaults() -> None:
@@ -266,6 +275,60 @@ def check_server_defaults() -> None:
             server.close()
         cluster.close()
         plain.close()
+
+
+def restart(family: str, *arguments: str) -> None:
+    """Saved states are names (BANYAN_KEEP): killed with kill -9, a server goes on where it was; a state whose
+    rows are gone says so, and the slot reads its prompt again."""
+    plain, cluster = Plain(family), Cluster(OPTIONS.programs)
+    server = None
+    with tempfile.TemporaryDirectory() as kept:
+        try:
+            for run in range(3):
+                server = Server(
+                    OPTIONS.server, model(family), "-c", "8192", "-np", "4", "--cache-ram", "0", "--slot-save-path", kept, *arguments,
+                    plugin=OPTIONS.plugin, endpoint=cluster.endpoint, BANYAN_KEEP="1h",
+                )  # fmt: skip
+                for slot, topic in enumerate(TOPICS[:4]) if run else ():
+                    status, got = server.ask("POST", f"/slots/{slot}?action=restore", {"filename": f"{slot}.bin"})
+                    assert status == 200, f"restore: {status} {got}"
+                    again = right(server, plain, text_of(topic, 60 + 20 * slot), f"run {run}, slot {slot}", id_slot=slot)
+                    assert again["timings"]["prompt_n"] < 20, f"slot {slot}: {again['timings']['prompt_n']} tokens were read again"
+                at_once(server, plain, [text_of(topic, 60 + 20 * slot) for slot, topic in enumerate(TOPICS[:4])], f"run {run}")
+                for slot, topic in enumerate(TOPICS[:4]):
+                    right(server, plain, text_of(topic, 60 + 20 * slot), f"run {run}, before it is saved", id_slot=slot)
+                    status, got = server.ask("POST", f"/slots/{slot}?action=save", {"filename": f"{slot}.bin"})
+                    assert status == 200 and got["n_saved"] > 50, f"save: {status} {got}"
+                server.kill()
+            cluster.kill()
+            cluster.start()  # empty
+            server = Server(
+                OPTIONS.server, model(family), "-c", "8192", "-np", "4", "--cache-ram", "0", "--slot-save-path", kept, *arguments,
+                plugin=OPTIONS.plugin, endpoint=cluster.endpoint, BANYAN_KEEP="1h",
+            )  # fmt: skip
+            server.ask("POST", "/slots/0?action=restore", {"filename": "0.bin"})
+            status, got = server.complete(text_of(TOPICS[0], 60), id_slot=0)
+            assert status >= 400 and "is not to be had" in server.log(), f"a state without its rows was answered with {status} {got}"
+            right(server, plain, "Z" + text_of(TOPICS[1]), "another prompt after that", id_slot=0)
+        finally:
+            if server:
+                server.close()
+            cluster.close()
+            plain.close()
+
+
+def check_server_restart() -> None:
+    for arguments in ((), ("--no-kv-unified",)):
+        restart("llama", *arguments)
+
+
+def check_server_launcher() -> None:
+    """examples/llama/goes_on.py: banyan-llama serve, killed and started again."""
+    example = Path(__file__).resolve().parents[2] / "examples/llama/goes_on.py"
+    environment = {"LLAMA_SERVER": str(OPTIONS.server), "BANYAN_PLUGIN": str(OPTIONS.plugin), "PATH": f"{OPTIONS.programs}:{os.environ['PATH']}"}
+    done = subprocess.run([sys.executable, example, "--model", model("llama")], env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    print("  " + done.stdout.replace("\n", "\n  ").strip())
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def check_server_unreachable() -> None:
@@ -315,7 +378,7 @@ def check_perplexity() -> None:
         assert abs(ours / plain - 1) < 2e-3
 
 
-CHECKS = {"perplexity": check_perplexity, "server": check_server, "prompt_cache": check_server_prompt_cache, "unified": check_server_unified, "defaults": check_server_defaults, "unreachable": check_server_unreachable}
+CHECKS = {"perplexity": check_perplexity, "server": check_server, "prompt_cache": check_server_prompt_cache, "unified": check_server_unified, "defaults": check_server_defaults, "unreachable": check_server_unreachable, "restart": check_server_restart, "launcher": check_server_launcher}
 
 
 def main() -> int:

@@ -131,6 +131,11 @@ class Server:
             time.sleep(0.3)
         connection.close()
 
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)

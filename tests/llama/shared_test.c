@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several sequences in one cache (llama.cpp's default, --kv-unified): their cells lie between one another, are
-// taken back, shared by copies, given to others, saved and restored. Every answer is held to the bound.
+// Several sequences in one cache (llama.cpp's default, --kv-unified): their cells lie between one another,
+// are taken back, shared by copies, given to others, saved and restored. Every answer is held to the bound.
 //     llama_shared_test PLUGIN   (or CPU: tests the harness)
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,8 +76,8 @@ static int free_cell(int from)
     return -1;
 }
 
-// Rows of the sequences, as many of each as counts says, in turns or one sequence after the other. false: there
-// is no room.
+// Rows of the sequences, as many of each as counts says, in turns or one sequence after the other. false:
+// there is no room.
 static bool rows(struct cache *cache, const int counts[SEQUENCES], bool in_turns)
 {
     static int cells[ROWS];
