@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake --install BUILD [--prefix PREFIX] [--component runtime|development|modules]
 #
-#   runtime       bin/: the three programs; lib/: libbanyan.so.0; share/: completions for bash, zsh and fish,
+#   runtime       bin/: the three programs and banyan-llama, a script; lib/: libbanyan.so.0; share/: completions for bash, zsh and fish,
 #                 manual pages (docs/man), banyan/: alerts and an example for Prometheus, a dashboard for Grafana
 #                 doc/banyan/docs/: the guides that help texts and alerts name
 #   development   include/banyan.h; lib/: libbanyan.so, libbanyan.a, pkg-config's banyan.pc, CMake's banyan::banyan; share/man/man3
-#   modules       lib/banyan/: what a worker opens at run time, as far as it was built
+#   modules       lib/banyan/: what a worker opens at run time, and llama.cpp's plug-in, as far as they were built
 #
 # Everything finds the rest by relative paths: a prefix may be moved.
 install(TARGETS banyan-coordinator banyan-worker banyanctl COMPONENT runtime)
+install(PROGRAMS ${CMAKE_BINARY_DIR}/bin/banyan-llama DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/banyan-coordinator.service ${CMAKE_SOURCE_DIR}/deploy/systemd/banyan-worker@.service
     DESTINATION lib/systemd/system COMPONENT runtime)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/alerts.yaml ${CMAKE_SOURCE_DIR}/deploy/prometheus/scrape.yaml
@@ -17,6 +18,7 @@ install(FILES ${CMAKE_SOURCE_DIR}/deploy/grafana/banyan.json DESTINATION ${CMAKE
 foreach(folder concepts internals operating reference tutorial)
     install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/banyan/docs COMPONENT runtime)
 endforeach()
+install(FILES ${CMAKE_SOURCE_DIR}/docs/LLAMA.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/banyan/docs COMPONENT runtime)
 install(TARGETS banyan EXPORT banyanTargets
     LIBRARY COMPONENT runtime NAMELINK_COMPONENT development
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -33,10 +35,12 @@ foreach(program banyanctl banyan-coordinator banyan-worker)
 endforeach()
 install(FILES ${scripts}/banyanctl.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _banyanctl COMPONENT runtime)
 
-# Modules: MPI's is a target, the others are made by nvcc and known by their paths.
-if(TARGET banyan_mpi)
-    install(TARGETS banyan_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/banyan COMPONENT modules)
-endif()
+# Modules: MPI's and llama.cpp's are targets, the others are made by nvcc and known by their paths.
+foreach(module banyan_mpi ggml-banyan)
+    if(TARGET ${module})
+        install(TARGETS ${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/banyan COMPONENT modules)
+    endif()
+endforeach()
 foreach(name CUDA NCCL)
     get_property(module GLOBAL PROPERTY BANYAN_${name}_MODULE)
     if(module)

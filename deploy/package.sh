@@ -11,7 +11,7 @@ Usage: deploy/package.sh deb|tar|oci [--out=DIR] [--cuda=auto|on|off] [--jobs=N]
        deploy/package.sh --version
 
 Builds packages from this tree as it is, and prints the names of the files written.
-  deb   Debian packages: banyan-coordinator, banyan-worker, banyan-client, libbanyan0, libbanyan-dev,
+  deb   Debian packages: banyan-coordinator, banyan-worker, banyan-client, banyan-llama, libbanyan0, libbanyan-dev,
         python3-banyan, banyan-mpi, with --cuda=on banyan-cuda and banyan-nccl; separate debug symbols (-dbgsym)
   tar   a folder that runs from anywhere on Linux with glibc, with all other libraries included
   oci   a container image with the contents of tar and glibc: a tar file in OCI and Docker format

@@ -37,9 +37,13 @@ install_files() {
         { [ "$cuda" = off ] || strip --strip-unneeded "$tree"/lib/banyan/*.so; } # which cmake takes for programs
 }
 
-# Sets `files`: all programs and libraries inside.
+# Sets `files`: all programs and libraries inside, without scripts.
 list_binaries() {
-    mapfile -t files < <(find "$tree"/{bin,lib,bench} -type f \( -perm -u+x -o -name '*.so*' \) ! -name '*.py' 2>/dev/null)
+    local file
+    files=()
+    while IFS= read -r file; do
+        if cmp -s -n 4 "$file" <(printf '\x7fELF'); then files+=("$file"); fi
+    done < <(find "$tree"/{bin,lib,bench} -type f \( -perm -u+x -o -name '*.so*' \) 2>/dev/null)
 }
 
 needed() { # FILE: names of the libraries that it names itself

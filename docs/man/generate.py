@@ -14,7 +14,7 @@ import sys
 import header
 from mdoc import arguments, flag, guarded, prose
 
-PAGES = {"banyanctl": 1, "banyan-coordinator": 8, "banyan-worker": 8, "banyan": 3}
+PAGES = {"banyanctl": 1, "banyan-llama": 1, "banyan-coordinator": 8, "banyan-worker": 8, "banyan": 3}
 
 
 def option_items(options):
@@ -55,10 +55,19 @@ def named_list(pairs):
     return [".Bl -tag -width Ds -compact", *items, ".El"] if items else []
 
 
+def variable_list(pairs):
+    yield ".Bl -tag -width Ds"
+    for names, what in pairs:
+        yield ".It Ev " + names.replace(", ", " , ")
+        yield from prose(what)
+    yield ".El"
+
+
 def command_sections(tables):
     for command in tables["commands"]:
         yield f".Ss {command['name']}"
-        yield " ".join([f".Nm banyanctl Cm {command['name']}", "Oo Ar options Oc", *synopsis(command["synopsis"])]).rstrip()
+        everywhere = ["Oo Ar options Oc"] if tables["program"] == "banyanctl" else []
+        yield " ".join([f".Nm {tables['program']} Cm {command['name']}", *everywhere, *synopsis(command["synopsis"])]).rstrip()
         yield ".Pp"
         about = command["about"] or command["summary"]
         lines = about.split("\n")
@@ -67,7 +76,7 @@ def command_sections(tables):
         yield from named_list(line.strip().partition(": ")[::2] for line in lines if line.startswith("  "))
         yield from option_list(command["options"])
         yield from (".Pp", "Examples:", ".Bd -literal -offset indent")
-        yield from (guarded(f"banyanctl {line}") for line in command["examples"])
+        yield from (guarded(f"{tables['program']} {line}") for line in command["examples"])
         yield ".Ed"
 
 
@@ -76,7 +85,7 @@ def exit_items(codes, heading, worker_or_coordinator):
     other = {"worker": "coordinator", "coordinator": "worker"}.get(worker_or_coordinator)
     section = codes.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     yield ".Bl -tag -width Ds"
-    for row in re.findall(r"^\| (\d+) \|(.*)\|$", section, re.M):
+    for row in re.findall(r"^\| (\d+|other) \|(.*)\|$", section, re.M):
         cells = [cell.strip() for cell in row[1].split(" | ")]
         meaning = cells[0]
         if other:
@@ -106,11 +115,13 @@ def parts_of(program, source, tables):
     with open(os.path.join(source, "docs/reference/exit-codes.md"), encoding="utf-8") as file:
         codes = file.read()
     table = tables[program]
-    daemon = program.partition("-")[2]
+    daemon = program.partition("-")[2] if PAGES[program] == 8 else ""
     parts = {"ABOUT": prose(table["about"]), "OPTIONS": option_list(table["options"]),
              "EXIT": exit_items(codes, "banyan-coordinator, banyan-worker" if daemon else program, daemon)}
     if "commands" in table:
         parts["COMMANDS"] = command_sections(table)
+    if "environment" in table:
+        parts["ENVIRONMENT"] = variable_list(table["environment"])
     return parts
 
 

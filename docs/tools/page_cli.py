@@ -6,11 +6,11 @@ import subprocess
 
 from wording import cell, code, fenced, prose, table, told
 
-PROGRAMS = ("banyanctl", "banyan-coordinator", "banyan-worker")
+PROGRAMS = ("banyanctl", "banyan-coordinator", "banyan-worker", "banyan-llama")
 
 
 def read_tables(bin_dir):
-    """The three tables; they need the built programs."""
+    """Their tables; they need the built programs."""
     for program in PROGRAMS:
         done = subprocess.run([os.path.join(bin_dir, program), "--tables"], check=True, capture_output=True, text=True, timeout=60)
         yield json.loads(done.stdout)
@@ -52,3 +52,5 @@ def page(root, bin_dir):
         yield from table(("option", ""), options(program["options"]))
         if "commands" in program:
             yield from commands(program["program"], program["commands"])
+        if "environment" in program:
+            yield from table(("variable", ""), ((code(name), cell(text)) for name, text in program["environment"]))

@@ -22,11 +22,11 @@ for component in runtime development; do
 done
 mv "$dir/first" "$dir/prefix"
 prefix=$dir/prefix lib=$dir/prefix/$libdir
-for file in bin/banyan-coordinator bin/banyan-worker bin/banyanctl include/banyan.h "$libdir/libbanyan.so.0" "$libdir/libbanyan.so.$version" \
+for file in bin/banyan-coordinator bin/banyan-worker bin/banyanctl bin/banyan-llama include/banyan.h "$libdir/libbanyan.so.0" "$libdir/libbanyan.so.$version" \
     "$libdir/libbanyan.so" "$libdir/libbanyan.a" "$libdir/pkgconfig/banyan.pc" "$libdir/cmake/banyan/banyanConfig.cmake"; do
     [ -e "$prefix/$file" ] || { echo "not installed: $file"; exit 1; }
 done
-for page in man1/banyanctl.1 man3/banyan.3 man3/banyan_attend.3 man8/banyan-coordinator.8 man8/banyan-worker.8; do
+for page in man1/banyanctl.1 man1/banyan-llama.1 man3/banyan.3 man3/banyan_attend.3 man8/banyan-coordinator.8 man8/banyan-worker.8; do
     [ -s "$prefix/share/man/$page" ] || { echo "not installed: $page"; exit 1; }
 done
 for program in banyanctl banyan-coordinator banyan-worker; do # as shells look for them
@@ -39,10 +39,11 @@ named=$(for program in "$prefix"/bin/*; do "$program" --tables; done | grep -oE 
 for page in $(sort -u <<<"$named"); do # that help, alerts and units name
     [ -s "$prefix/share/doc/banyan/$page" ] || { echo "named, and not installed: $page"; exit 1; }
 done
+[ -s "$prefix/share/doc/banyan/docs/LLAMA.md" ] || { echo "not installed: the page that banyan-llama --help names"; exit 1; }
 [ -s "$prefix/share/doc/banyan/docs/operating/alerts.md" ] || { echo "no page of alerts is named"; exit 1; }
 soname=$(readelf -d "$lib/libbanyan.so.$version" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 [ "$soname" = libbanyan.so.0 ] || { echo "the soname is '$soname'"; exit 1; }
-if readelf -d "$prefix"/bin/* "$lib/libbanyan.so" | grep -E 'R(UN)?PATH'; then
+if readelf -d "$prefix"/bin/banyan{ctl,-coordinator,-worker} "$lib/libbanyan.so" | grep -E 'R(UN)?PATH'; then
     echo "something installed looks for libraries in the build"
     exit 1
 fi
@@ -52,6 +53,8 @@ mkdir -p "$lib/banyan"
 touch "$lib/banyan/banyan-none.so"
 said=$("$prefix/bin/banyan-worker" --coordinator "unix://$dir/c.sock" --secret-file "$dir/secret" --device none:0 2>&1) && exit 1
 grep -q "$libdir/banyan/banyan-none.so" <<<"$said" || { echo "the module was not found: $said"; exit 1; }
+
+"$(dirname "${BASH_SOURCE[0]}")/../llama/installed.sh" "$prefix" "$lib" "$version"
 
 "$prefix/bin/banyan-coordinator" --listen "unix://$dir/c.sock" --secret-file "$dir/secret" --store :memory: >"$dir/coordinator.log" 2>&1 &
 pids+=($!)

@@ -36,7 +36,7 @@ def prepare_deb(base, root, packages):
     subprocess.run(["cp", "-a", base, root], check=True)
     debs = [p for p in packages.glob("*.deb") if "-dbgsym" not in p.name]
     names = {p.name.split("_")[0] for p in debs}
-    check(names >= {"banyan-coordinator", "banyan-worker", "banyan-client", "libbanyan0", "libbanyan-dev", "python3-banyan", "banyan-mpi"}, names)
+    check(names >= {"banyan-coordinator", "banyan-worker", "banyan-client", "banyan-llama", "libbanyan0", "libbanyan-dev", "python3-banyan", "banyan-mpi"}, names)
     lintian = subprocess.run(["lintian", "--allow-root", "--fail-on=error,warning", *packages.glob("*.changes")], capture_output=True, text=True)
     check(lintian.returncode == 0, "lintian says:", lintian.stdout, lintian.stderr)
     (root / "packages").mkdir()
@@ -75,6 +75,7 @@ def serve(system):
     session.verify()
     found = system.run("python3", "-c", "import banyan; print(banyan.Client().open('kept').info().length)")
     check(int(found) == len(session.keys) // bare_system.DIM, "Python sees", found)
+    check(re.fullmatch(r"banyan-llama \d+\.\d+\.\d+\n", system.run("banyan-llama", "--version")), "banyan-llama does not run")
     return session
 
 

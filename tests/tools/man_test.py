@@ -14,7 +14,7 @@ import unittest
 SOURCE, BIN, PAGES = (sys.argv.pop(1) for _ in range(3))
 DAEMONS = ("banyan-coordinator", "banyan-worker")
 # A page, and the folders whose code its program has.
-FOLDERS = {"banyanctl.1": ("common", "proto", "client"), "banyan.3": ("proto", "client"),
+FOLDERS = {"banyanctl.1": ("common", "proto", "client"), "banyan-llama.1": (), "banyan.3": ("proto", "client"),
            "banyan-coordinator.8": ("common", "proto", "coordinator"),
            "banyan-worker.8": ("common", "proto", "kernels", "reduce", "worker")}
 NOT_THE_PAGES = {"BANYAN_FAILPOINT_FILE",  # in no build that is installed
@@ -112,6 +112,21 @@ class Man(unittest.TestCase):
                 self.assertIn(about[1:], plain(part))
         codes = re.findall(r"(\d+) [a-z]", plain(said("banyanctl", "help").split("\nExit codes: ")[1]))
         self.assertEqual(re.findall(r"(?m)^     (\d+)\s", page["EXIT STATUS"]), codes)
+
+    def test_launcher(self):
+        page = rendered("banyan-llama.1")
+        text = said("banyan-llama", "--help")
+        self.assertEqual(list(page_options(page["OPTIONS"])), list(help_options(text)))
+        self.assertEqual([name for name in page if name.startswith("COMMANDS/")], ["COMMANDS/serve", "COMMANDS/stop"])
+        for variable in re.findall(r"\b(?:BANYAN\w*|LLAMA_SERVER)\b", text):
+            self.assertIn(variable, plain(page["ENVIRONMENT"]))
+        with open(os.path.join(SOURCE, "client/llama/banyan-llama"), encoding="utf-8") as file:
+            read = re.findall(r'(?:environ\.get|number_in|program)\((?:"[\w-]+", )?"([A-Z_]+)"', file.read())
+        self.assertIn("BANYAN_LOCAL", read)
+        for variable in read:
+            self.assertIn(variable, text, "--help does not name a variable that it reads")
+        for code in re.findall(r"(\d+) ", text.split("\nExit codes: ")[1]):
+            self.assertRegex(page["EXIT STATUS"], rf"(?m)^     {code}\s")
 
     def test_library(self):
         with open(os.path.join(SOURCE, "client/banyan.h"), encoding="utf-8") as file:
