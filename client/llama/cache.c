@@ -139,8 +139,7 @@ static bool is_away(banyan_code code)
     return code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED;
 }
 
-// delete: not where the cluster does not answer, which would be waited for. false: it did not.
-static bool drop_session(struct cache_stream *stream, bool delete)
+bool cache_drop_session(struct cache_stream *stream, bool delete)
 {
     bool answers = !stream->away;
     if (stream->session && delete &&answers)
@@ -160,7 +159,7 @@ static void cache_end(struct cache *cache)
 {
     bool answers = true;
     for (uint32_t i = 0; i < cache->n_streams; i++)
-        answers = drop_session(&cache->streams[i], answers) && answers;
+        answers = cache_drop_session(&cache->streams[i], answers) && answers;
     struct rows_memory *memories[] = {&cache->q,       &cache->k,    &cache->v,      &cache->k_scale,
                                       &cache->v_scale, &cache->mask, &cache->written};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
@@ -341,7 +340,7 @@ static bool fail(struct cache *cache, uint32_t stream, const char *what, const b
     return false;
 }
 
-static bool take_lengths(struct cache_stream *stream, uint32_t layers)
+bool cache_take_lengths(struct cache_stream *stream, uint32_t layers)
 {
     free(stream->lengths);
     stream->lengths = calloc(layers ? layers : 1, sizeof *stream->lengths);
@@ -349,13 +348,13 @@ static bool take_lengths(struct cache_stream *stream, uint32_t layers)
     return stream->lengths != NULL;
 }
 
-static void name_of(const struct cache *cache, uint32_t number, char out[128])
+void cache_name_of(const struct cache *cache, uint32_t number, char out[128])
 {
     snprintf(out, 128, "%.60s-%d-%u-%u-%llu", cluster_settings(NULL, 0)->session, (int)getpid(),
              cache->number, number, (unsigned long long)cache->streams[number].changes);
 }
 
-static bool create(struct cache *cache, uint32_t number)
+bool cache_create_session(struct cache *cache, uint32_t number)
 {
     struct cache_stream *stream = &cache->streams[number];
     const struct settings *settings = cluster_settings(cache->why, sizeof cache->why);
@@ -364,8 +363,8 @@ static bool create(struct cache *cache, uint32_t number)
     if (!client)
         return false;
     cache_keep_from_now(settings);
-    name_of(cache, number, name);
-    if (!take_lengths(stream, cache->n_layers)) {
+    cache_name_of(cache, number, name);
+    if (!cache_take_lengths(stream, cache->n_layers)) {
         cache_say(cache->why, "no memory");
         return false;
     }
@@ -385,7 +384,7 @@ static bool create(struct cache *cache, uint32_t number)
 
 static void forget_session(struct cache_stream *stream)
 {
-    drop_session(stream, false);
+    cache_drop_session(stream, false);
     cache_say(stream->lost,
               "its session is no longer in the cluster (deleted, or unused for longer than BANYAN_TTL)");
 }
@@ -419,8 +418,7 @@ bool cache_ask(struct cache *cache, uint32_t number)
     return !stream->session || !stream->unsure || resync(cache, number);
 }
 
-// Where the session is not there any more, the stream has none afterwards.
-static bool truncate_to(struct cache *cache, uint32_t number, uint64_t length)
+bool cache_truncate(struct cache *cache, uint32_t number, uint64_t length)
 {
     struct cache_stream *stream = &cache->streams[number];
     uint64_t longest = 0;
@@ -444,10 +442,8 @@ static bool truncate_to(struct cache *cache, uint32_t number, uint64_t length)
 
 enum { MOVE_BYTES = 8 << 20 };
 
-// Rows [from, from + length) of a layer of a stream's session to another session, from position `begin` on,
-// in pieces.
-static bool move_rows(struct cache *cache, uint32_t number, const struct cache_layer *layer, uint64_t from,
-                      banyan_session *to, uint64_t begin, uint64_t length)
+bool cache_move_rows(struct cache *cache, uint32_t number, const struct cache_layer *layer, uint64_t from,
+                     banyan_session *to, uint64_t begin, uint64_t length)
 {
     struct cache_stream *stream = &cache->streams[number];
     uint32_t at = (uint32_t)(layer - cache->layers);
@@ -493,28 +489,28 @@ static bool make_again(struct cache *cache, uint32_t number)
     uint64_t length = UINT64_MAX;
     for (uint32_t i = 0; i < old.layers; i++)
         length = old.lengths[i] < length ? old.lengths[i] : length;
-    if (!truncate_to(cache, number, length))
+    if (!cache_truncate(cache, number, length))
         return false;
     old = *stream;
     stream->session = NULL;
     stream->lengths = NULL;
-    bool made = create(cache, number);
+    bool made = cache_create_session(cache, number);
     struct cache_stream made_stream = *stream;
     for (uint32_t i = 0; made && length > 0 && i < old.layers; i++) {
         stream->session = old.session; // whence move_rows reads
-        made = move_rows(cache, number, &cache->layers[i], 0, made_stream.session, 0, length);
+        made = cache_move_rows(cache, number, &cache->layers[i], 0, made_stream.session, 0, length);
         stream->session = made_stream.session;
     }
     if (!made) {
         old.unsure = stream->unsure;
         old.away = stream->away;
-        drop_session(stream, true);
+        cache_drop_session(stream, true);
         *stream = old;
         return false;
     }
     for (uint32_t i = 0; i < stream->layers; i++)
         stream->lengths[i] = length;
-    drop_session(&old, true);
+    cache_drop_session(&old, true);
     return true;
 }
 
@@ -532,7 +528,7 @@ static bool has_session(struct cache *cache, uint32_t number, uint64_t first)
                   number, (unsigned long long)first);
         return false;
     }
-    return stream->session || create(cache, number);
+    return stream->session || cache_create_session(cache, number);
 }
 
 // Usable: it is there, as the cluster has it, with the cache's window.
@@ -546,14 +542,14 @@ static bool ready(struct cache *cache, uint32_t number, const struct cache_layer
     // Layers before it may have the batch's rows already; where this one has rows from there on, llama.cpp
     // has taken them back.
     uint32_t at = (uint32_t)(layer - cache->layers);
-    if (at < stream->layers && stream->lengths[at] > first && !truncate_to(cache, number, first) &&
+    if (at < stream->layers && stream->lengths[at] > first && !cache_truncate(cache, number, first) &&
         (stream->session || !has_session(cache, number, first)))
         return false;
     stream->lost[0] = '\0';
     if (stream->layers != cache->n_layers) {
         if (first == 0) {
-            drop_session(stream, true);
-            return create(cache, number);
+            cache_drop_session(stream, true);
+            return cache_create_session(cache, number);
         }
         cache_say(cache->why, "sequence %u: attention of a layer that did not exist before", number);
         return false;
@@ -621,175 +617,10 @@ void cache_clear(struct cache *cache)
         stream->staged_first = stream->staged_end = 0;
         // Where it fails, the next write at cell 0 does it.
         if (stream->session && !stream->unsure && answers)
-            (void)truncate_to(cache, i, 0);
+            (void)cache_truncate(cache, i, 0);
         stream->unsure = stream->unsure || (stream->session && !answers);
         answers = answers && !stream->away;
         stream->lost[0] = '\0';
     }
     pthread_mutex_unlock(&cache->lock);
-}
-
-// The origin's first `length` rows, or as many as all its layers have, as the stream's session. What fails is
-// in the stream's `lost`.
-static void fork_to(struct cache *cache, uint32_t from, uint32_t to, uint64_t length)
-{
-    struct cache_stream *origin = &cache->streams[from], *stream = &cache->streams[to];
-    banyan_error error;
-    char name[128];
-    drop_session(stream, true);
-    stream->lost[0] = '\0';
-    if (origin->session && origin->unsure && !resync(cache, from))
-        cache_say(stream->lost, "it was copied from sequence %u, which could not be read", from);
-    for (uint32_t i = 0; i < origin->layers; i++)
-        length = origin->lengths[i] < length ? origin->lengths[i] : length;
-    if (origin->lost[0])
-        cache_say(stream->lost, "%s", origin->lost);
-    if (stream->lost[0] || !origin->session || length == 0)
-        return;
-    if (!take_lengths(stream, origin->layers)) {
-        cache_say(stream->lost, "there was no memory for a copy");
-        return;
-    }
-    name_of(cache, to, name);
-    banyan_code code = banyan_session_fork(origin->session, length, name, &stream->session, &error);
-    if (code == BANYAN_ALREADY_EXISTS) // another machine's process of this number has it
-        code = banyan_session_fork(origin->session, length, NULL, &stream->session, &error);
-    if (code != BANYAN_OK) {
-        cache_say(stream->lost, "it could not be copied from sequence %u: %s", from, error.message);
-        return;
-    }
-    for (uint32_t i = 0; i < stream->layers; i++)
-        stream->lengths[i] = length;
-    stream->window = origin->window;
-    stream->chunk = origin->chunk;
-}
-
-bool cache_fork_of(struct cache *cache, uint32_t number, banyan_session *origin, uint64_t length)
-{
-    struct cache_stream *stream = &cache->streams[number];
-    const struct settings *settings = cluster_settings(NULL, 0);
-    banyan_error error;
-    char name[128];
-    drop_session(stream, true);
-    stream->lost[0] = '\0';
-    if (!take_lengths(stream, cache->n_layers)) {
-        cache_say(cache->why, "no memory");
-        return false;
-    }
-    cache_keep_from_now(settings);
-    name_of(cache, number, name);
-    banyan_code code = banyan_session_pin(origin, length, settings->ttl_ns, name, &stream->session, &error);
-    if (code == BANYAN_ALREADY_EXISTS)
-        code = banyan_session_pin(origin, length, settings->ttl_ns, NULL, &stream->session, &error);
-    if (code != BANYAN_OK) {
-        cache_say(cache->why, "sequence %u: it cannot be taken up again: %s", number, error.message);
-        return false;
-    }
-    for (uint32_t i = 0; i < stream->layers; i++)
-        stream->lengths[i] = length;
-    stream->window = cache->window;
-    stream->chunk = cache->chunk;
-    stream->changes++;
-    return true;
-}
-
-static void copy(struct cache *cache, uint32_t from, uint32_t to)
-{
-    struct cache_stream *origin = &cache->streams[from], *stream = &cache->streams[to];
-    // A copy comes tensor by tensor: the first has done it.
-    if (stream->copied_from == from && stream->copied_changes == origin->changes &&
-        stream->changes_after == stream->changes)
-        return;
-    fork_to(cache, from, to, UINT64_MAX);
-    if (stream->lost[0])
-        return; // the next copy tries again
-    stream->copied_from = from;
-    stream->copied_changes = origin->changes;
-    stream->changes_after = stream->changes;
-}
-
-void cache_copy(struct cache *cache, uint32_t from, uint32_t to)
-{
-    pthread_mutex_lock(&cache->lock);
-    if (from < cache->n_streams && to < cache->n_streams && from != to)
-        copy(cache, from, to);
-    pthread_mutex_unlock(&cache->lock);
-}
-
-// ---- sequences that share their cells -------------------------------------------------------------------
-
-static bool in_plan(const struct cells *shared, uint32_t number)
-{
-    for (uint32_t i = 0; i < shared->n_parts; i++)
-        if (shared->parts[i].list == number)
-            return true;
-    return false;
-}
-
-bool cache_follow(struct cache *cache)
-{
-    struct cells *shared = cache->shared;
-    if (!cache_room(cache))
-        return false;
-    for (uint32_t i = 0; i < shared->n_parts; i++)
-        if (shared->parts[i].fork_of != CELLS_NONE)
-            fork_to(cache, shared->parts[i].fork_of, shared->parts[i].list, shared->parts[i].first);
-    cache->restored = CELLS_NONE;
-    if (!cells_apply(shared, cache->window || cache->chunk)) {
-        cache_say(cache->why, "no memory");
-        return false;
-    }
-    for (uint32_t i = 0; i < shared->n_lists; i++) {
-        struct cache_stream *stream = &cache->streams[i];
-        if (in_plan(shared, i) || !stream->session || stream->unsure)
-            continue;
-        if (shared->lists[i].length == 0)
-            drop_session(stream, true);
-        else
-            (void)truncate_to(cache, i, shared->lists[i].length); // it is asked again when it is used
-    }
-    return true;
-}
-
-// Rows of `count` cells from `first` on of the list, which another stream has from `from` on.
-static bool collect_run(struct cache *cache, uint32_t number, uint32_t first, uint32_t count, uint32_t origin,
-                        uint32_t from)
-{
-    struct cache_stream *stream = &cache->streams[number];
-    if (!cache_ask(cache, origin))
-        return false;
-    if (cache->streams[origin].lost[0] || !cache->streams[origin].session) {
-        cache_say(cache->why, "sequence %u: %s; its prompt must be processed from the start again", origin,
-                  cache->streams[origin].lost[0] ? cache->streams[origin].lost : "it has no session");
-        return false;
-    }
-    for (uint32_t i = 0; i < stream->layers; i++) {
-        if (!move_rows(cache, origin, &cache->layers[i], from, stream->session, first, count))
-            return false;
-        stream->lengths[i] = first + count;
-    }
-    return true;
-}
-
-bool cache_collect(struct cache *cache, uint32_t number)
-{
-    const struct cells_list *made = &cache->shared->lists[number];
-    bool done = cache_room(cache);
-    if (done && cache->streams[number].session)
-        drop_session(&cache->streams[number], true);
-    done = done && create(cache, number);
-    for (uint32_t first = 0, run; done && first < made->length; first += run) {
-        uint32_t most = 1;
-        while (first + most < made->length && made->cell[first + most] == made->cell[first] + most)
-            most++;
-        uint32_t origin = cells_find(cache->shared, made->cell[first], most, number, &run);
-        done = origin != CELLS_NONE && collect_run(cache, number, first, run, origin,
-                                                   cache->shared->lists[origin].at[made->cell[first]]);
-    }
-    if (done)
-        return true;
-    cells_cut(cache->shared, number, 0);
-    if (number < cache->n_streams)
-        drop_session(&cache->streams[number], true);
-    return false;
 }

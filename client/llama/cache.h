@@ -125,6 +125,24 @@ void cache_doubt(struct cache *cache, uint32_t stream, banyan_code code);
 void cache_use(struct cache *cache);
 banyan_kv_type cache_held(const struct cache *cache); // the caller has locked
 
+// What forks (cache_fork.c) do with a stream's session. The caller has locked.
+// Ends it; delete: in the cluster, too, but not where the cluster does not answer, which would be waited for.
+// false: it did not answer.
+bool cache_drop_session(struct cache_stream *stream, bool delete);
+// A session without rows, of all layers. false: cache->why.
+bool cache_create_session(struct cache *cache, uint32_t number);
+// `lengths`, all 0. false: no memory.
+bool cache_take_lengths(struct cache_stream *stream, uint32_t layers);
+// Another one each time that the stream has changed.
+void cache_name_of(const struct cache *cache, uint32_t number, char out[128]);
+// To at most `length` rows. false: cache->why; where the session is not there any more, the stream has none
+// afterwards.
+bool cache_truncate(struct cache *cache, uint32_t number, uint64_t length);
+// Rows [from, from + length) of a layer of a stream's session to another session, from position `begin` on,
+// in pieces. false: cache->why.
+bool cache_move_rows(struct cache *cache, uint32_t number, const struct cache_layer *layer, uint64_t from,
+                     banyan_session *to, uint64_t begin, uint64_t length);
+
 // Rows of the cache as ggml's bytes, from and to a tensor of it: offset and size in bytes of the whole
 // tensor. Where rows cannot be read, false, cache->why, and all bytes are 0xff: NaN in every type, and
 // refused by cache_put_rows. What is put is in the session once its V has come, or the stream is lost and

@@ -80,10 +80,6 @@ static void no_call_waits_for_a_question_of_another(void **state)
 NEVER(void, banyan_session_info_free, banyan_session_info *info)
 NEVER(banyan_code, banyan_session_delete, banyan_session *s, banyan_error *e)
 NEVER(banyan_code, banyan_session_truncate, banyan_session *s, uint64_t n, banyan_error *e)
-NEVER(banyan_code, banyan_session_fork, banyan_session *s, uint64_t n, const char *name, banyan_session **out,
-      banyan_error *e)
-NEVER(banyan_code, banyan_session_pin, banyan_session *s, uint64_t n, uint64_t ttl, const char *name,
-      banyan_session **out, banyan_error *e)
 NEVER(banyan_code, banyan_attach, banyan_session *s, uint32_t layer, uint64_t first, uint64_t n,
       const void *k, const void *v, banyan_error *e)
 NEVER(banyan_code, banyan_attach_scaled, banyan_session *s, uint32_t layer, uint64_t first, uint64_t n,
