@@ -32,7 +32,8 @@ SHELL = {"sh", "bash", "console", "ini"}
 END = re.compile(r"^(\|\|?|&&?|;|\d?>>?.*|<.*|#.*|\)|…)$")
 UNREAD = re.compile(r"docs/measurements/|CHANGELOG\.md$|research/")
 DEPLOYED = re.compile(r"deploy/.*\.(yaml|conf|service|in)$")
-FOREIGN = {"--enable-feature", "--set", "--kv-transfer-config", "--gpu-memory-utilization"}  # of Prometheus, Helm, vLLM
+FOREIGN = {"--enable-feature", "--set", "--kv-transfer-config", "--gpu-memory-utilization",
+           "--list-devices"}  # of Prometheus, Helm, vLLM, llama.cpp
 
 
 class Program:
