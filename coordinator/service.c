@@ -373,7 +373,7 @@ void coordinator_handle_session_open(void *arg, struct proto_request *request)
     struct coordinator *c = arg;
     const Banyan__Pb__SessionOpenRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *made = NULL, *s;
-    if (!m->session && m->name[0]) // whoever finds the name taken opens it next
+    if (!m->session && m->name[0]) // a client that finds the name taken opens it next
         made = coordinator_session_being_made(&c->sessions, proto_request_identity(request)->tenant, m->name);
     if (made) {
         open_later(c, request, made);

@@ -162,11 +162,16 @@ fetch_ggml() {
         printf '%d s\n' $((SECONDS - start))
         took ggml
         plugin=(-DBANYAN_LLAMA_SOURCE="$PWD/build/llama/llama.cpp" -DBANYAN_GGML_LIB="$PWD/build/llama/lib")
-        if tests/llama/fetch.sh build/llama-newest newest >"$log" 2>&1; then
-            plugin+=(-DBANYAN_GGML_NEWEST_LIB="$PWD/build/llama-newest/lib")
-        else
-            printf '== the newest ggml: skipped\n%s\n' "$(tail -n 1 "$log")"
-        fi
+        tests/llama/fetch.sh build/llama-newest newest >"$log" 2>&1 || code=$?
+        case $code in
+        0) plugin+=(-DBANYAN_GGML_NEWEST_LIB="$PWD/build/llama-newest/lib") ;;
+        77) printf '== the newest ggml: skipped\n%s\n' "$(tail -n 1 "$log")" ;;
+        *)
+            echo "== the newest ggml: FAILED"
+            cat "$log"
+            exit 1
+            ;;
+        esac
         ;;
     77) printf 'skipped\n%s\n' "$(tail -n 1 "$log")" ;;
     *)

@@ -60,13 +60,13 @@ void coordinator_reshape_fail_copy(struct coordinator_reshape *r, enum common_co
 enum common_code coordinator_reshape_plan_copy(struct coordinator_reshape *r, struct proto_status *status);
 // Of a sealed chunk holders copy only what was sealed: the copy has no seal of its own yet. `go` goes on.
 void coordinator_reshape_copy_when_right(struct coordinator_reshape *r, coordinator_checked_fn go);
-// A copy was struck off, and the request has ended: whoever asks again finds the others. True: `r` is freed.
+// A copy was struck off, and the request has ended: the next one finds the others. True: `r` is freed.
 bool coordinator_reshape_copy_is_wrong(struct coordinator_reshape *r, enum common_code code,
                                        const char *text);
 // Asks each holder of the chunk for a copy, for that session.
 void coordinator_reshape_send_copy(struct coordinator_reshape *r, uint64_t session, uint64_t incarnation,
                                    struct coordinator_gather *gather);
-// All have answered: whether they have it still. One that was started anew before the last of them answered
+// All have answered: whether they have it still. One that was restarted before the last of them answered
 // has said what it has before the copy was in a layout; one that is later says so after this is stored.
 enum common_code coordinator_reshape_copy_stands(const struct coordinator_reshape *r, enum common_code code,
                                                  const char **text);

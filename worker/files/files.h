@@ -43,8 +43,9 @@ struct worker_files {
 };
 
 // Opens the directory, makes it and its folders where they are not (mode 0700), and locks it for this process.
-// Blocks for up to 3 s while another process has it, which may be ending. PERMISSION_DENIED: others may read it, or it is another user's; FAILED_PRECONDITION: another process has it;
-// UNAVAILABLE, with what the system says.
+// Blocks for up to 3 s while another process has it, which may be ending. PERMISSION_DENIED: others may read
+// it, or it is another user's; FAILED_PRECONDITION: another process has it; UNAVAILABLE, with what the system
+// says.
 enum common_code worker_files_open(const char *path, struct worker_files **out, struct common_error *err);
 
 #endif
